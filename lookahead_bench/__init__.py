@@ -1,0 +1,1 @@
+"""Benchmarks of lookahead decoding and other draft-free methods on vLLM."""

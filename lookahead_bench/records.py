@@ -1,0 +1,205 @@
+"""What passes between the harness and the engine processes: plain, frozen, picklable records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """Everything that one engine process is started with. Equal specs can share a process.
+
+    Attributes:
+        model: a local folder or a hub id, as vLLM takes it.
+        role: tells processes apart that are alike otherwise (``vllm`` and ``vllm_control``).
+        executor: ``stock`` (vLLM as it is), ``tree`` or ``fork`` (the plug-in).
+        dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``.
+        speculative: for ``stock``: vLLM's own ``speculative_config``; None for plain decoding.
+        max_drafts: for the plug-in: the largest draft it must take.
+        max_model_len: longest prompt plus output, in tokens.
+        max_num_seqs: most requests at once.
+        kv_cache_bytes: size of the KV cache; None lets vLLM decide (GPU).
+        enforce_eager: no compilation.
+        prefix_caching: whether finished prompts' KV blocks are reused.
+        seed: the engine's own seed.
+        threads: OpenMP threads; None takes all cores this process may use.
+        extra: further vLLM engine arguments, passed on as they are.
+    """
+
+    model: str
+    role: str
+    executor: str = "stock"
+    dtype: str = "float32"
+    speculative: Mapping[str, object] | None = None
+    max_drafts: int = 0
+    max_model_len: int = 2048
+    max_num_seqs: int = 8
+    kv_cache_bytes: int | None = 1 << 30
+    enforce_eager: bool = False
+    prefix_caching: bool = False
+    seed: int = 0
+    threads: int | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySpec:
+    """A method by name with its parameters; for stock engines the name alone."""
+
+    name: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to be continued.
+
+    Attributes:
+        request_id: unique within the call.
+        prompt_token_ids: at least one token.
+        max_new_tokens: at least 1.
+        strategy: the drafting method; None on a stock engine.
+        temperature, top_p, top_k, seed: sampling; temperature 0 is greedy.
+        ignore_eos: go on past the end of sequence.
+        stop_token_ids: further tokens that end the output.
+        top2_margins: also report the logit margin between the two likeliest tokens at every
+            output position (stock engine, greedy, never in a timed pass).
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    max_new_tokens: int
+    strategy: StrategySpec | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    top2_margins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One forward pass after the prefill, for one request.
+
+    Attributes:
+        in_flight: tokens that the pass computed for this request: the root and its drafts.
+        accepted: tokens that it added to the output (cut at a stop or a limit: emitted, not verified).
+        seconds: wall time of the engine step, scheduler and sampling included.
+        draft_seconds, forward_seconds, verify_seconds, commit_seconds: parts of it, measured in
+            the plug-in for the whole batch; 0 on a stock engine.
+    """
+
+    in_flight: int
+    accepted: int
+    seconds: float
+    draft_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    commit_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What came of one request.
+
+    Attributes:
+        token_ids: the output; its end-of-sequence or stop token is kept.
+        text: the output decoded, special tokens left out.
+        finish_reason: ``stop`` or ``length``; ``error`` if it failed.
+        prefill_seconds: from handing the request in to its first token.
+        decode_seconds: from the first token to the last.
+        steps: the passes after the prefill; their ``accepted`` sum to len(token_ids) - 1.
+        margins: top-2 logit margin per output token, if asked for.
+        error: one line, if it failed; None otherwise.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: str
+    prefill_seconds: float
+    decode_seconds: float
+    steps: tuple[StepRecord, ...]
+    margins: tuple[float, ...] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine process says of itself once it is up.
+
+    Attributes:
+        start_seconds: from spawning the process to being ready.
+        threads: OpenMP threads it runs with.
+        versions: of vllm, torch, transformers.
+        log: path of the file that has its log.
+    """
+
+    start_seconds: float
+    threads: int
+    versions: Mapping[str, str]
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One item of a data set.
+
+    Attributes:
+        prompt_id: as the data set names it ("HumanEval/0", "81").
+        dataset: name of the data set.
+        turns: the user's turns as text, in order; empty if token ids are given.
+        chat: whether the turns are put through the model's chat template.
+        token_ids: the prompt as token ids (then there are no turns).
+        category: the data set's own grouping, "" if it has none.
+        metadata: what scoring needs later (HumanEval: entry_point, test, prompt).
+    """
+
+    prompt_id: str
+    dataset: str
+    turns: tuple[str, ...] = ()
+    chat: bool = True
+    token_ids: tuple[int, ...] | None = None
+    category: str = ""
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def num_turns(self) -> int:
+        return max(1, len(self.turns))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The unit of work: one method on one data set under fixed settings.
+
+    Attributes:
+        cell_id: hash of the resolved settings, model digest and versions; the same work has the same id.
+        dataset: name of the data set.
+        strategy: the method; names beginning with ``vllm`` are the stock engine's own.
+        engine: what its process is started with.
+        max_new_tokens, temperature, concurrency: decoding settings.
+        is_baseline: whether the others are compared with it (``vllm``, plain stock decoding).
+    """
+
+    cell_id: str
+    dataset: str
+    strategy: StrategySpec
+    engine: EngineSpec
+    max_new_tokens: int
+    temperature: float = 0.0
+    concurrency: int = 1
+    is_baseline: bool = False
+
+    @property
+    def label(self) -> str:
+        """Short name for people: "lookahead W5 N3 G5"."""
+        short = {"window": "W", "ngram": "N", "branches": "G"}
+        shown = [
+            f"{short[key]}{value}" if key in short else f"{key}={value}"
+            for key, value in self.strategy.parameters.items()
+            if key in short
+        ]
+        return " ".join([self.strategy.name, *shown])

@@ -1,0 +1,1 @@
+"""Drafting methods, one file each. A module in this folder registers itself by decorator."""
