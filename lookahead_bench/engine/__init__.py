@@ -1,0 +1,5 @@
+"""Everything that touches vLLM. The harness uses EngineProcess and check_engine only."""
+
+from lookahead_bench.engine.process import EngineProcess
+
+__all__ = ["EngineProcess"]

@@ -1,0 +1,115 @@
+"""One engine in a process of its own, so that engines can take turns without disturbing each other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+
+from lookahead_bench.engine.settings import engine_environment
+from lookahead_bench.errors import EngineError
+from lookahead_bench.records import EngineInfo, EngineSpec, Generation, Request
+
+CLOSE_SECONDS = 5.0
+"""How long a process that was told to end may take before it is killed."""
+
+
+class EngineProcess:
+    """A vLLM engine in a child process; a context manager.
+
+    Args:
+        spec: what the engine is started with.
+        log_path: file that takes everything the child and vLLM print.
+    """
+
+    def __init__(self, spec: EngineSpec, log_path: Path) -> None:
+        self.spec = spec
+        self.log_path = Path(log_path)
+        self._process: subprocess.Popen | None = None
+        self._connection: Connection | None = None
+
+    def start(self) -> EngineInfo:
+        """Start the process and wait until its engine is ready.
+
+        Raises:
+            EngineError: the engine did not come up; one line that says why and names the log.
+        """
+        began = perf_counter()
+        ours, theirs = socket.socketpair()
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with theirs, self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lookahead_bench.engine.session", str(theirs.fileno())],
+                env=engine_environment(self.spec, os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                # Ctrl-C is for the harness, which then ends its engines in order.
+                start_new_session=True,
+            )
+        self._connection = Connection(ours.detach())
+        ready = self._ask(self.spec)
+        return EngineInfo(
+            start_seconds=perf_counter() - began,
+            threads=ready["threads"],
+            versions=ready["versions"],
+            log=str(self.log_path),
+        )
+
+    def generate(self, requests: Sequence[Request], concurrency: int = 1) -> list[Generation]:
+        """Run the requests, at most ``concurrency`` at once; results in their order.
+
+        Raises:
+            EngineError: the process died or its engine failed; it has to be started anew.
+        """
+        return self._ask((list(requests), concurrency))
+
+    def close(self) -> None:
+        """End the process; harmless if it is not running."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is None:
+            return
+        try:
+            self._process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._process = None
+
+    def __enter__(self) -> EngineProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self.close()
+
+    def _ask(self, message: object):
+        if self._connection is None:
+            raise EngineError(f"engine {self.spec.role} is not running")
+        try:
+            self._connection.send(message)
+            answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            status = self._process.wait() if self._process is not None else None
+            self.close()
+            raise EngineError(
+                f"engine {self.spec.role} died (exit status {status}); see {self.log_path}"
+            ) from error
+        if isinstance(answer, str):
+            self.close()
+            raise EngineError(f"engine {self.spec.role} failed: {answer}; see {self.log_path}")
+        return answer

@@ -1,0 +1,23 @@
+"""The worker that vLLM starts for the plug-in (``worker_cls``).
+
+Tested with vLLM 0.32.0. Relies on ``CPUWorker.init_device`` setting ``model_runner``, and on
+``register_backend`` letting a process choose what stands behind ``CPU_ATTN``.
+"""
+
+from __future__ import annotations
+
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+from lookahead_bench.engine.runner import TreeCPUModelRunner
+
+
+class TreeCPUWorker(CPUWorker):
+    """vLLM's CPU worker with the tree runner and the tree attention in place of its own."""
+
+    def init_device(self) -> None:
+        register_backend(
+            AttentionBackendEnum.CPU_ATTN, "lookahead_bench.engine.attention_cpu.TreeAttentionBackend"
+        )
+        super().init_device()
+        self.model_runner = TreeCPUModelRunner(self.vllm_config, self.device)
