@@ -1,0 +1,345 @@
+"""The typed configuration and the checks of every key.
+
+Nothing here touches torch, vLLM, a model or a data set: what can be refused at once is refused at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lookahead_bench.errors import ConfigError, InputError, check_bool, check_int
+from lookahead_bench.records import StrategySpec
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+"""The folder of Hydra groups."""
+
+STOCK_METHODS = ("vllm", "vllm_control")
+"""Plain decoding by the stock engine; every other name beginning with ``vllm`` is a drafter of its own."""
+
+DTYPES = ("float32", "bfloat16", "float16", "auto")
+EXECUTORS = ("tree", "fork")
+TRACKING_MODES = ("auto", "online", "offline", "disabled")
+MAX_SWEEP_CELLS = 1000
+_NOT_SWEPT = ("name", "strategy", "methods", "baselines")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """``engine.*``; see EngineSpec for what the keys mean."""
+
+    dtype: str
+    executor: str
+    max_model_len: int
+    max_num_seqs: int
+    kv_cache_gib: float | None
+    enforce_eager: bool
+    prefix_caching: bool
+    threads: int | None
+    extra: Mapping[str, object] | None
+
+    def __post_init__(self) -> None:
+        _check_choice("engine.dtype", self.dtype, DTYPES)
+        _check_choice("engine.executor", self.executor, EXECUTORS)
+        check_int("engine.max_model_len", self.max_model_len, 16, 1 << 20)
+        check_int("engine.max_num_seqs", self.max_num_seqs, 1, 1024)
+        if self.kv_cache_gib is not None:
+            _check_number("engine.kv_cache_gib", self.kv_cache_gib, 0.01, 4096, "null or ")
+        check_bool("engine.enforce_eager", self.enforce_eager)
+        check_bool("engine.prefix_caching", self.prefix_caching)
+        if self.threads is not None:
+            check_int("engine.threads", self.threads, 1, 1024)
+        if self.extra is not None and not isinstance(self.extra, Mapping):
+            raise ConfigError("engine.extra", self.extra, "null or a mapping such as {block_size:32}")
+
+    @property
+    def kv_cache_bytes(self) -> int | None:
+        return None if self.kv_cache_gib is None else int(self.kv_cache_gib * (1 << 30))
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConfig:
+    """``decode.*``: settings of one request."""
+
+    max_new_tokens: int
+    temperature: float
+
+    def __post_init__(self) -> None:
+        check_int("decode.max_new_tokens", self.max_new_tokens, 1, 1 << 20)
+        _check_number("decode.temperature", self.temperature, 0.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """``run.*``: how the measuring goes."""
+
+    repeats: int
+    concurrency: int
+    seed: int
+    warmup_tokens: int
+    dry: bool
+    fresh: bool
+
+    def __post_init__(self) -> None:
+        check_int("run.repeats", self.repeats, 1, 1000)
+        check_int("run.concurrency", self.concurrency, 1, 1024)
+        check_int("run.seed", self.seed, 0, (1 << 32) - 1)
+        check_int("run.warmup_tokens", self.warmup_tokens, 1, 4096)
+        check_bool("run.dry", self.dry)
+        check_bool("run.fresh", self.fresh)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingConfig:
+    """``tracking.*``: Weights & Biases."""
+
+    wandb: str
+    project: str
+
+    def __post_init__(self) -> None:
+        _check_choice("tracking.wandb", self.wandb, TRACKING_MODES)
+        _check_name("tracking.project", self.project)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepConfig:
+    """What is measured beside the baselines.
+
+    Attributes:
+        name: names the folder of results.
+        axes: values per swept parameter of ``strategy``; their product is measured. Empty: the one
+            cell that ``strategy.*`` describes.
+        methods: for a comparison of methods: their names, None for all; without it, ``strategy`` alone.
+    """
+
+    name: str
+    strategy: str | None
+    axes: Mapping[str, tuple[object, ...]]
+    compares_methods: bool = False
+    methods: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All of one run's configuration, checked.
+
+    Attributes:
+        model: the group's keys as they are, for ``models.resolve_model``.
+        dataset: the group's keys as they are, for ``data.load_prompts``.
+        strategy: the chosen method.
+        methods: every method by name, with the parameters it is compared with.
+        baselines: names of methods, ``vllm`` first.
+        resolved: the whole configuration with nothing left to interpolate.
+    """
+
+    model: Mapping[str, Any]
+    dataset: Mapping[str, Any]
+    strategy: StrategySpec
+    methods: Mapping[str, StrategySpec]
+    baselines: tuple[str, ...]
+    sweep: SweepConfig
+    engine: EngineConfig
+    decode: DecodeConfig
+    run: RunConfig
+    tracking: TrackingConfig
+    results_dir: Path
+    resolved: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.run.concurrency > self.engine.max_num_seqs:
+            raise ConfigError(
+                "run.concurrency",
+                self.run.concurrency,
+                f"at most engine.max_num_seqs={self.engine.max_num_seqs}",
+            )
+        if self.decode.max_new_tokens >= self.engine.max_model_len:
+            raise ConfigError(
+                "decode.max_new_tokens",
+                self.decode.max_new_tokens,
+                f"less than engine.max_model_len={self.engine.max_model_len}",
+            )
+
+    def method(self, name: str, key: str) -> StrategySpec:
+        """The method's parameters: those of ``strategy.*`` if it is the chosen one, else ``methods.*``.
+
+        Raises:
+            ConfigError: no such method; ``key`` is where its name was found.
+        """
+        if name == self.strategy.name:
+            return self.strategy
+        if name not in self.methods:
+            raise ConfigError(key, name, "one of " + ", ".join(self.methods))
+        return self.methods[name]
+
+
+def options(group: str) -> tuple[str, ...]:
+    """What can be chosen in a group of the conf folder, sorted."""
+    return tuple(sorted(path.stem for path in (CONF / group).glob("*.yaml")))
+
+
+def register_methods() -> None:
+    """Make the group ``methods``: ``methods.NAME`` holds the keys of ``conf/strategy/NAME.yaml`` for all NAMEs.
+
+    It is made, not written, so that a new method is one file of code and one of configuration.
+    """
+    defaults = [{f"/strategy@{name}": name} for name in options("strategy")]
+    ConfigStore.instance().store(group="methods", name="all", node={"defaults": defaults})
+
+
+def from_hydra(config: DictConfig) -> Config:
+    """Check every key of a composed configuration.
+
+    Raises:
+        ConfigError: a key is unknown or missing, or its value is not allowed.
+    """
+    try:
+        resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or "configuration"
+        raise InputError(f"{key}: {str(error).splitlines()[0]}") from error
+    assert isinstance(resolved, dict)
+    known = [field.name for field in dataclasses.fields(Config) if field.name != "resolved"]
+    for key in ("model", "dataset", "strategy"):
+        if not isinstance(resolved.get(key), dict) or not resolved[key]:
+            raise ConfigError(key, resolved.get(key) or [], "one or more of " + ", ".join(options(key)))
+    _check_keys("", resolved, known)
+    strategy = _method("strategy", resolved["strategy"])
+    return Config(
+        model=resolved["model"],
+        dataset=resolved["dataset"],
+        strategy=strategy,
+        methods={
+            name: _method(f"methods.{name}", node) for name, node in sorted(resolved["methods"].items())
+        },
+        baselines=_baselines(resolved),
+        sweep=_sweep(resolved["sweep"], strategy.name),
+        engine=_build(EngineConfig, "engine", resolved["engine"]),
+        decode=_build(DecodeConfig, "decode", resolved["decode"]),
+        run=_build(RunConfig, "run", resolved["run"]),
+        tracking=_build(TrackingConfig, "tracking", resolved["tracking"]),
+        results_dir=_path("results_dir", resolved["results_dir"]),
+        resolved=resolved,
+    )
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """What to say of an unknown key: the nearest known one, or all of its neighbours."""
+    known = [name for name in known if not key.startswith(f"{name}.")]
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]}?"
+    prefix = key.rpartition(".")[0]
+    siblings = [name for name in known if name.rpartition(".")[0] == prefix] or known
+    return "known are " + ", ".join(siblings)
+
+
+def _method(key: str, node: Any) -> StrategySpec:
+    if not isinstance(node, dict) or not isinstance(node.get("name"), str):
+        raise ConfigError(key, node, "a method's keys with its name, as in conf/strategy")
+    parameters = {parameter: value for parameter, value in node.items() if parameter != "name"}
+    return StrategySpec(node["name"], parameters)
+
+
+def _sweep(node: Any, strategy: str) -> SweepConfig:
+    if node is None:
+        return SweepConfig("single", strategy, {})
+    if not isinstance(node, dict) or "name" not in node:
+        raise ConfigError("sweep", node, "chosen with +sweep=NAME, NAME one of " + ", ".join(options("sweep")))
+    axes = {key: _values(f"sweep.{key}", value) for key, value in node.items() if key not in _NOT_SWEPT}
+    axes = {key: values for key, values in axes.items() if values is not None}
+    name = _check_name("sweep.name", node["name"])
+    if "methods" in node:
+        if axes:
+            key = next(iter(axes))
+            raise ConfigError(f"sweep.{key}", list(axes[key]), "left out where sweep.methods is given")
+        methods = _values("sweep.methods", node["methods"])
+        return SweepConfig(name, None, {}, True, None if methods is None else _names("sweep.methods", methods))
+    if math.prod(len(values) for values in axes.values()) > MAX_SWEEP_CELLS:
+        raise InputError(f"sweep: its lists must make at most {MAX_SWEEP_CELLS} combinations")
+    if not axes:
+        raise InputError("sweep: it must have at least one list of values, for example sweep.ngram=[2,3]")
+    return SweepConfig(name, _check_name("sweep.strategy", node.get("strategy", strategy)), axes)
+
+
+def _baselines(resolved: Mapping[str, Any]) -> tuple[str, ...]:
+    sweep = resolved["sweep"]
+    key = "sweep.baselines" if isinstance(sweep, dict) and "baselines" in sweep else "baselines"
+    value = sweep["baselines"] if key == "sweep.baselines" else resolved["baselines"]
+    if value is None or value == []:
+        return ("vllm",)
+    names = _names(key, _values(key, value) or ())
+    for name in names:
+        if name not in resolved["methods"]:
+            raise ConfigError(key, name, "one of " + ", ".join(sorted(resolved["methods"])))
+    return ("vllm", *(name for name in dict.fromkeys(names) if name != "vllm"))
+
+
+def _values(key: str, value: Any) -> tuple[object, ...] | None:
+    """A list of values; one value alone is a list of one, null means "not swept"."""
+    if value is None:
+        return None
+    values = tuple(value) if isinstance(value, list) else (value,)
+    if not values or any(isinstance(item, (list, dict)) or item is None for item in values):
+        raise ConfigError(key, value, "one value or a list of values such as [2,3,5]")
+    return tuple(dict.fromkeys(values))
+
+
+def _names(key: str, values: Iterable[object]) -> tuple[str, ...]:
+    return tuple(_check_name(key, value) for value in values)
+
+
+def _build(cls: type[T], key: str, node: Any) -> T:
+    """A dataclass from the keys below ``key``."""
+    if not isinstance(node, dict):
+        raise ConfigError(key, node, "a group of keys")
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    _check_keys(f"{key}.", node, known)
+    return cls(**node)
+
+
+def _check_keys(prefix: str, node: Mapping[str, Any], known: Iterable[str]) -> None:
+    full = [f"{prefix}{name}" for name in known]
+    for name in node:
+        if f"{prefix}{name}" not in full:
+            raise InputError(f"{prefix}{name}: there is no such key; {nearest(f'{prefix}{name}', full)}")
+    for name in full:
+        if name.removeprefix(prefix) not in node:
+            raise InputError(f"{name}: the key is missing")
+
+
+def _check_choice(key: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(key, value, "one of " + ", ".join(allowed))
+
+
+def _check_number(key: str, value: object, low: float, high: float, or_else: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise ConfigError(key, value, f"{or_else}a number from {low:g} to {high:g}")
+
+
+def _check_name(key: str, value: object) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ConfigError(key, value, "a name of at most 64 letters, digits, '_', '-' and '.'")
+    return value
+
+
+def _path(key: str, value: object) -> Path:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(key, value, "the path of a folder")
+    path = Path(value).expanduser()
+    if path.exists() and not path.is_dir():
+        raise ConfigError(key, value, "the path of a folder, not of a file")
+    return path
