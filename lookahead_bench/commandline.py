@@ -22,9 +22,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lookahead_bench.config import CONF, Config, from_hydra, nearest, options, register_methods
 from lookahead_bench.errors import ConfigError, InputError
+from lookahead_bench.plan import planned_methods
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_PLAIN = re.compile(r"[\w./@+-]+")
+_PLAIN = re.compile(r"[\w./@+-]+", re.ASCII)
 
 
 def rewrite(argv: Sequence[str]) -> list[str]:
@@ -76,10 +77,10 @@ def _model_path(value: str) -> str:
 
 
 def _quote(value: str) -> str:
-    """A string as a value in Hydra's grammar."""
+    """A string as a value in Hydra's grammar, which takes backslashes as they are except before a quote."""
     if _PLAIN.fullmatch(value):
         return value
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), value) + "'"
 
 
 def preflight(argv: Sequence[str]) -> list[Config]:
@@ -102,7 +103,10 @@ def preflight(argv: Sequence[str]) -> list[Config]:
         jobs = [(_compose(job), job) for job in _jobs(arguments)]
     if arguments.cfg:
         return []
-    return [check_overrides(from_hydra(config), job) for config, job in jobs]
+    configs = [check_overrides(from_hydra(config), job) for config, job in jobs]
+    for config in configs:
+        planned_methods(config)
+    return configs
 
 
 def check_overrides(config: Config, overrides: Sequence[str]) -> Config:

@@ -31,6 +31,7 @@ DTYPES = ("float32", "bfloat16", "float16", "auto")
 EXECUTORS = ("tree", "fork")
 TRACKING_MODES = ("auto", "online", "offline", "disabled")
 MAX_SWEEP_CELLS = 1000
+MAX_PROMPTS = 10**9
 _NOT_SWEPT = ("name", "strategy", "methods", "baselines")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -212,10 +213,11 @@ def from_hydra(config: DictConfig) -> Config:
         raise InputError(f"{key}: {str(error).splitlines()[0]}") from error
     assert isinstance(resolved, dict)
     known = [field.name for field in dataclasses.fields(Config) if field.name != "resolved"]
-    for key in ("model", "dataset", "strategy"):
+    for key in ("model", "strategy"):
         if not isinstance(resolved.get(key), dict) or not resolved[key]:
-            raise ConfigError(key, resolved.get(key) or [], "one or more of " + ", ".join(options(key)))
+            raise ConfigError(key, resolved.get(key) or [], "one of " + ", ".join(options(key)))
     _check_keys("", resolved, known)
+    _check_dataset(resolved["dataset"])
     strategy = _method("strategy", resolved["strategy"])
     return Config(
         model=resolved["model"],
@@ -251,6 +253,14 @@ def _method(key: str, node: Any) -> StrategySpec:
         raise ConfigError(key, node, "a method's keys with its name, as in conf/strategy")
     parameters = {parameter: value for parameter, value in node.items() if parameter != "name"}
     return StrategySpec(node["name"], parameters)
+
+
+def _check_dataset(node: Any) -> None:
+    if not isinstance(node, dict) or not node.get("sources"):
+        raise ConfigError("dataset", [], "one or more of " + ", ".join(options("dataset")))
+    _check_keys("dataset.", node, ("sources", "limit", "path"))
+    if node["limit"] is not None:
+        check_int("dataset.limit", node["limit"], 1, MAX_PROMPTS)
 
 
 def _sweep(node: Any, strategy: str) -> SweepConfig:

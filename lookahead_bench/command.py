@@ -1,0 +1,248 @@
+"""One run from its configuration to its exit status: the order of things, and what the user sees of it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from omegaconf import DictConfig
+from rich.console import Console
+
+from lookahead_bench.config import Config, from_hydra
+from lookahead_bench.errors import EngineError, InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedTokenizerBase
+
+    from lookahead_bench.models import ModelSource
+    from lookahead_bench.plan import Plan
+    from lookahead_bench.records import Prompt
+    from lookahead_bench.store import Results, ResultStore
+    from lookahead_bench.tracking import Tracker
+
+WELL, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_QUIET = {
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+class RunBroke(RuntimeError):
+    """An unexpected exception ended a run; its traceback is in the log at ``log``."""
+
+    def __init__(self, error: Exception, log: Path) -> None:
+        super().__init__(f"{type(error).__name__}: {_one_line(error)} (traceback in {log})")
+
+
+def run_to_status(config: DictConfig) -> int:
+    """Run, and turn every failure into one line on stderr and an exit status.
+
+    Returns:
+        0 well; 1 a result that must not be, or something broke; 2 bad input, or no room to write.
+    """
+    try:
+        return run(config)
+    except InputError as error:
+        return _say(_one_line(error), BAD_INPUT)
+    except (EngineError, RunBroke) as error:
+        return _say(_one_line(error), FAILED)
+    except Exception as error:
+        if is_no_room(error):
+            return _say(f"{error.filename or 'results_dir'}: {error.strerror}; what was finished before is kept", BAD_INPUT)
+        traceback.print_exc()
+        return _say(f"{type(error).__name__}: {_one_line(error)}", FAILED)
+
+
+def is_no_room(error: Exception) -> bool:
+    """Whether writing failed because a disk or a quota is full."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+def run(cfg: DictConfig) -> int:
+    """One run: check, resolve, plan, measure, report.
+
+    Returns:
+        0, or 1 if a result is there that must not be (see ``judge``).
+
+    Raises:
+        InputError: known before an engine is started.
+        EngineError: an engine could not be started or died for good.
+        OSError: the results can't be written.
+        RunBroke: anything else, after the run's folder was made.
+    """
+    config = from_hydra(cfg)
+    os.environ.update(_QUIET)
+    from lookahead_bench.data import load_prompts
+    from lookahead_bench.estimate import estimate, print_plan
+    from lookahead_bench.lengths import check_lengths
+    from lookahead_bench.models import load_tokenizer, resolve_model
+    from lookahead_bench.plan import build_plan
+    from lookahead_bench.provenance import versions
+    from lookahead_bench.store import ResultStore
+    from lookahead_bench.tracking import check_tracking
+
+    console = Console()
+    tracking = check_tracking(config.tracking.wandb)
+    model = resolve_model(config.model)
+    prompts = load_prompts(config.dataset, config.run.seed)
+    tokenizer = load_tokenizer(model)
+    notes = check_lengths(prompts, tokenizer, config.engine.max_model_len, config.decode.max_new_tokens)
+    for note in notes:
+        _print(console, f"note: {note}")
+    plan = build_plan(config, model, versions() or {}, prompts)
+    if config.run.dry:
+        print_plan(plan, prompts, estimate(plan, prompts, model, config.results_dir), console)
+        return WELL
+    # Not before: a dry run needs no vLLM.
+    from lookahead_bench.engine import check_engine
+
+    for engine in plan.engines:
+        check_engine(engine)
+    with ResultStore.open_run(
+        config.results_dir, plan.sweep, plan.plan_id, fresh=config.run.fresh
+    ) as store, _log_file(store.folder / "logs" / "command.log"):
+        return _measure_and_report(config, plan, prompts, tokenizer, model, store, tracking, console)
+
+
+def judge(summary: pd.DataFrame) -> list[str]:
+    """What makes the exit status 1, in words; nothing if all is well.
+
+    - a float32 output that differs from plain decoding's;
+    - a request that failed;
+    - a method of the plug-in that took steps and never drafted, over all data sets together.
+    """
+    from lookahead_bench.stats import drafted_nothing
+
+    found = []
+    wrong = int(summary.loc[summary["dtype"] == "float32", "mismatches"].sum())
+    if wrong:
+        found.append(f"{wrong} float32 outputs differ from plain decoding")
+    failures = int(summary["failures"].sum())
+    if failures:
+        found.append(f"{failures} requests failed")
+    plugin = summary[summary["executor"] != "stock"]
+    for label, cells in plugin.groupby("label", sort=False):
+        took_steps = float(cells["step_compression"].notna().sum())
+        if drafted_nothing(cells["strategy"], took_steps, float(cells["drafted"].sum())):
+            found.append(f"{label} drafted nothing at all")
+    return found
+
+
+def _measure_and_report(
+    config: Config,
+    plan: Plan,
+    prompts: Mapping[str, Sequence[Prompt]],
+    tokenizer: PreTrainedTokenizerBase,
+    model: ModelSource,
+    store: ResultStore,
+    tracking: str,
+    console: Console,
+) -> int:
+    """Measure into the store, then show what it holds. The tracker is closed whatever happens."""
+    from lookahead_bench.measure import measure
+    from lookahead_bench.progress import make_progress
+    from lookahead_bench.provenance import collect
+    from lookahead_bench.tracking import make_tracker
+
+    store.write_config(yaml.safe_dump(dict(config.resolved), sort_keys=False))
+    store.write_provenance(collect(plan, model, prompts))
+    tracker = make_tracker(tracking, store.folder, config.tracking.project)
+    tracker.start(store.folder.name, plan.sweep, config.resolved, plan)
+    results, figures, status = None, [], FAILED
+    try:
+        died = None
+        try:
+            with make_progress() as progress:
+                measure(plan, prompts, tokenizer, store, tracker, progress, store.folder / "logs", model)
+        except EngineError as error:
+            # What was measured before is worth a table all the same.
+            died = error
+        results, figures, found = _report(store, config.run.seed, console)
+        status = FAILED if found or died else WELL
+        if died is not None:
+            raise died
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+        raise
+    finally:
+        tracker.finish(results, figures, status)
+    for line in found:
+        print(f"error: {line}", file=sys.stderr)
+    _print_places(store.folder, figures, tracker, console)
+    return status
+
+
+def _report(store: ResultStore, seed: int, console: Console) -> tuple[Results, list[Path], list[str]]:
+    """Summary, plots, page and table of what the store holds; and what is wrong with it."""
+    from lookahead_bench.report.html import write_html
+    from lookahead_bench.report.plots import draw_all
+    from lookahead_bench.report.table import print_table
+    from lookahead_bench.stats import summarise
+
+    stored = store.results()
+    summary = summarise(stored.rows, stored.steps, seed)
+    store.write_summary(summary)
+    results = store.results()
+    figures = draw_all(results)
+    write_html(results)
+    print_table(results, console)
+    return results, figures, judge(summary)
+
+
+def _print_places(folder: Path, figures: Sequence[Path], tracker: Tracker, console: Console) -> None:
+    places = {"results": folder, "report": folder / "report.html"}
+    places |= {f"plot {figure.stem}": figure for figure in figures}
+    if tracker.folder is not None:
+        places["W&B"] = tracker.url or tracker.folder
+    width = max(map(len, places))
+    for name, place in places.items():
+        _print(console, f"{name:<{width}}  {place}")
+
+
+@contextmanager
+def _log_file(path: Path) -> Iterator[None]:
+    """Keep the log of this process in a file, and the traceback of what is not expected."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    logging.captureWarnings(True)
+    try:
+        yield
+    except (InputError, EngineError):
+        raise
+    except Exception as error:
+        if is_no_room(error):
+            raise
+        root.exception("the run broke")
+        raise RunBroke(error, path) from error
+    finally:
+        logging.captureWarnings(False)
+        root.removeHandler(handler)
+        handler.close()
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _say(line: str, status: int) -> int:
+    print(f"error: {line}", file=sys.stderr)
+    return status
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

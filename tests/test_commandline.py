@@ -1,0 +1,166 @@
+"""The command line: short forms, and mistakes that are said in one line with exit status 2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lookahead_bench.commandline import preflight, rewrite
+from lookahead_bench.config import CONF, options
+from lookahead_bench.errors import ConfigError, InputError
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    "argv, expected",
+    [
+        (["model=smollm2-135m"], ["model=smollm2-135m"]),
+        (["model=org/name-1.5"], ["model=custom", "model.path=org/name-1.5"]),
+        (["+sweep=ngram", "run.dry=true"], ["+sweep=ngram", "run.dry=true"]),
+        (["sweep=ngram"], ["+sweep=ngram"]),
+        (["sweep=null"], ["sweep=null"]),
+        (["--cfg", "job"], ["--cfg", "job", "--resolve"]),
+        (["--cfg", "job", "--resolve"], ["--cfg", "job", "--resolve"]),
+        (["-m", "model=a/b,c/d"], ["-m", "model=custom", "model.path=a/b,c/d"]),
+    ],
+)
+def test_short_forms_are_written_out(argv, expected):
+    assert rewrite(argv) == expected
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "it's", "a=b", "a,b", "[x]", "ünïcode", "back\\slash", "x\\'y", "end\\"])
+def test_a_folder_of_any_name_reaches_the_configuration(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    (config,) = preflight(rewrite([f"model={folder}"]))
+    assert config.model["path"] == str(folder)
+
+
+@pytest.mark.parametrize("value", ["nonsense", "", "/no/such/folder", "a/b/c"])
+def test_an_unknown_model_is_refused_with_what_is_known(value):
+    with pytest.raises(ConfigError, match="^model=.*must be one of .*smollm2-135m.*hub id"):
+        rewrite([f"model={value}"])
+
+
+def test_names_and_paths_do_not_mix_in_a_multirun():
+    with pytest.raises(ConfigError, match="^model="):
+        rewrite(["--multirun", "model=smollm2-135m,org/name"])
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["strategy=foo"], "strategy='foo': must be one of "),
+        (["dataset=foo"], "dataset='foo': must be one of "),
+        (["dataset=[humaneval,foo]"], "dataset='foo': must be one of "),
+        (["dataset=[]"], "dataset=[]: must be one or more of "),
+        (["+sweep=foo"], "sweep='foo': must be one of branches, "),
+        (["sweep.ngram=[2]"], "sweep.ngram: no sweep is chosen"),
+        (["+sweep=ngram", "sweep.ngarm=[2]"], "sweep.ngarm: there is no such key; did you mean sweep.ngram?"),
+        (["engine.dtpe=float32"], "engine.dtpe: there is no such key; did you mean engine.dtype?"),
+        (["+engine.foo=1"], "engine.foo: there is no such key"),
+        (["+foo=1"], "foo: there is no such key"),
+        (["engine.dtype=int8"], "engine.dtype='int8': must be one of float32, "),
+        (["engine.executor=stock"], "engine.executor='stock': must be one of tree, fork"),
+        (["engine.extra=3"], "engine.extra=3: must be null or a mapping"),
+        (["engine.kv_cache_gib=-1"], "engine.kv_cache_gib=-1: must be null or a number from 0.01"),
+        (["decode.max_new_tokens=0"], "decode.max_new_tokens=0: must be an integer from 1 "),
+        (["decode.max_new_tokens=2048"], "decode.max_new_tokens=2048: must be less than engine.max_model_len=2048"),
+        (["decode.temperature=.nan"], "decode.temperature='.nan': must be a number"),
+        (["decode.temperature=nan"], "decode.temperature=nan: must be a number"),
+        (["run.repeats=true"], "run.repeats=True: must be an integer from 1 "),
+        (["run.concurrency=9"], "run.concurrency=9: must be at most engine.max_num_seqs=8"),
+        (["run.dry=maybe"], "run.dry='maybe': must be true or false"),
+        (["dataset.limit=0"], "dataset.limit=0: must be an integer from 1 "),
+        (["tracking.wandb=on"], "tracking.wandb='on': must be one of auto, "),
+        (["baselines=[foo]"], "baselines='foo': must be one of "),
+        (["+sweep=ngram", "sweep.baselines=[foo]"], "sweep.baselines='foo': must be one of "),
+        (["strategy.window=0"], "strategy.window=0: must be "),
+        (["strategy.ngram=1"], "strategy.ngram=1: must be "),
+        (["strategy.branches=0"], "strategy.branches=0: must be "),
+        (["strategy.window=-3"], "strategy.window=-3: must be "),
+        (["strategy.window=100000"], "strategy.window=100000: must be "),
+        (["+sweep=ngram", "sweep.ngram=[2,1]"], "sweep.ngram=1: must be "),
+        (["+sweep=ngram", "sweep.ngram=[]"], "sweep.ngram=[]: must be one value or a list"),
+        (["+sweep=ngram", "sweep.ngram=null"], "sweep: it must have at least one list of values"),
+        (["+sweep=ngram", "strategy.ngram=3"], "strategy.ngram=3: ngram is swept over "),
+        (["+sweep=ngram", "strategy=autoregressive"], "sweep.ngram=2: must be left out: autoregressive has no such"),
+        (["+sweep=ngram", "sweep.name=../x"], "sweep.name='../x': must be a name"),
+        (["+sweep=strategies", "sweep.methods=[foo]"], "sweep.methods='foo': must be one of "),
+        (["methods.vllm_ngram.prompt_lookup_min=0"], "methods.vllm_ngram.prompt_lookup_min=0: must be an integer"),
+        (["dataset=humaneval,mt_bench"], "dataset=humaneval,mt_bench: several values need --multirun"),
+        (["foo=[1"], "'foo=[1' can't be read as key=value"),
+        (["word"], "'word' can't be read as key=value"),
+        (["--multirun", "decode.max_new_tokens=8,0"], "decode.max_new_tokens=0: must be "),
+        (["results_dir="], "results_dir='': must be the path of a folder"),
+        (["~strategy"], "strategy=[]: must be one of "),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_names_the_key(argv, said):
+    with pytest.raises(InputError) as caught:
+        preflight(rewrite(argv))
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_multirun_is_checked_job_by_job():
+    configs = preflight(["--multirun", "decode.max_new_tokens=8,16", "dataset=humaneval,mt_bench"])
+    found = {(config.decode.max_new_tokens, *config.dataset["sources"]) for config in configs}
+    assert found == {(8, "humaneval"), (8, "mt_bench"), (16, "humaneval"), (16, "mt_bench")}
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--hydra-help"], ["--cfg", "job"], ["--info"]])
+def test_what_runs_nothing_is_not_checked(argv):
+    assert preflight(argv) == []
+
+
+@pytest.mark.parametrize(
+    "argv, status, said",
+    [
+        (["strategy.window=0"], 2, "error: strategy.window=0: must be "),
+        (["strategy=foo"], 2, "error: strategy='foo': must be one of "),
+    ],
+)
+def test_the_command_says_it_on_stderr_and_exits_with_2(argv, status, said, tmp_path):
+    done = command(argv, tmp_path)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_names_every_group_and_sweep(tmp_path):
+    done = command(["--help"], tmp_path)
+    assert done.returncode == 0
+    for group in ("model", "dataset", "engine", "strategy", "sweep"):
+        listed = next(line for line in done.stdout.splitlines() if line.strip().startswith(f"{group}:"))
+        assert all(name in listed for name in options(group))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cfg_shows_values(tmp_path):
+    done = command(["+sweep=ngram", "sweep.ngram=[2,7]", "--cfg", "job", "--package", "sweep"], tmp_path)
+    assert done.returncode == 0
+    assert "strategy: lookahead" in done.stdout and "- 7" in done.stdout and "${" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_heavy_is_imported_before_a_run(tmp_path):
+    code = (
+        "import sys; from lookahead_bench.commandline import preflight; import lookahead_bench.__main__;"
+        "preflight(['+sweep=grid']); print([m for m in ('torch', 'vllm', 'transformers', 'wandb', 'pandas')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CONF.parent)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def command(argv: list[str], folder: Path) -> subprocess.CompletedProcess:
+    """The command as a user runs it, in a folder of its own."""
+    line = [sys.executable, "-m", "lookahead_bench", *argv]
+    environment = {**os.environ, "PYTHONPATH": str(CONF.parent)}
+    return subprocess.run(line, capture_output=True, text=True, cwd=folder, env=environment)
