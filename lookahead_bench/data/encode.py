@@ -34,7 +34,7 @@ def encode_turn(
         raise ValueError(f"{len(answers)} answers before turn {turn}")
     if prompt.token_ids is not None:
         ids = list(prompt.token_ids)
-    elif not all(prompt.turns[: turn + 1]):
+    elif not prompt.turns or not all(prompt.turns[: turn + 1]):
         ids = []
     elif prompt.chat and tokenizer.chat_template:
         ids = _encode_chat(prompt, turn, answers, tokenizer)

@@ -84,12 +84,12 @@ def _json_object(text: str, where: str) -> Mapping[str, object]:
 def _hub_rows(name: str, source: Mapping[str, object]) -> Iterator[Row]:
     path = source.get("path")
     if not isinstance(path, str) or not path:
-        raise ConfigError(f"dataset.sources.{name}.path", path, "the hub id of a data set (owner/name)")
-    if not is_offline():
+        raise ConfigError(f"dataset.sources.{name}.path", path, "the hub id of a data set, or a folder with one")
+    if not Path(path).is_dir() and not is_offline():
         hub_revision(path, "dataset")
     try:
         rows = _load_dataset(path, source.get("name"), split=source.get("split"))
     except Exception as error:  # the library raises whatever its readers raise
-        raise InputError(f"cannot load data set {path!r} from the hub: {one_line(error)}") from error
+        raise InputError(f"cannot load data set {path!r}: {one_line(error)}") from error
     for number, row in enumerate(rows):
         yield f"{path} row {number}", {"row number": number, **row}
