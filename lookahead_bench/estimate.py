@@ -70,18 +70,18 @@ def print_plan(
     plan: Plan, prompts: Mapping[str, Sequence[Prompt]], expected: Estimate, console: Console
 ) -> None:
     """Print the cells as a table, and the estimate."""
-    table = Table("data set", "method", "executor", "dtype", "prompts", "outputs", "cell", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("data set", "method", "executor", "prompts", "outputs", "cell"):
+        table.add_column(heading, no_wrap=True, justify="right" if heading in ("prompts", "outputs") else "left")
     for cell in plan.cells:
         label = f"{cell.label} (baseline)" if cell.is_baseline else cell.label
-        count = generations(cell, plan, prompts)
-        table.add_row(
-            cell.dataset, label, cell.engine.executor, cell.engine.dtype, str(len(prompts[cell.dataset])),
-            str(count), cell.cell_id,
-        )  # fmt: skip
+        counts = len(prompts[cell.dataset]), generations(cell, plan, prompts)
+        table.add_row(cell.dataset, label, cell.engine.executor, *map(str, counts), cell.cell_id)
     console.print(table)
     total = sum(generations(cell, plan, prompts) for cell in plan.cells)
     lines = (
-        f"sweep {plan.sweep}: {len(plan.cells)} cells, {total} outputs, {len(plan.engines)} engines taking turns",
+        f"sweep {plan.sweep}: {len(plan.cells)} cells in {plan.cells[0].engine.dtype}, {total} outputs, "
+        f"{len(plan.engines)} engines taking turns",
         f"about {duration(expected.start_seconds + expected.decode_seconds)}: "
         f"{duration(expected.decode_seconds)} of decoding if every output has its full length, "
         f"{duration(expected.start_seconds)} of starting engines",
