@@ -115,7 +115,7 @@ def pip(*arguments: str, count: int = 0) -> None:
         ) as child:
             for line in child.stdout:
                 stream.write(line)
-                if re.match(r"Collecting |Requirement already|Ignoring ", line):
+                if re.match(r"Collecting |Processing |Requirement already|Ignoring ", line):
                     seen += 1
                     if count and seen % 50 == 0:
                         say(f"  {seen} of {count}")
