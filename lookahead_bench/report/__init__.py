@@ -1,0 +1,1 @@
+"""What people read of a finished sweep; reads the results store only."""

@@ -1,0 +1,62 @@
+"""One run as one HTML file that needs nothing else: verdict, tables, figures, provenance."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jinja2
+import yaml
+
+from lookahead_bench.report import table, words
+from lookahead_bench.report.template import PAGE
+
+if TYPE_CHECKING:
+    from lookahead_bench.store import Results
+
+
+def write_html(results: Results) -> Path:
+    """Write ``report.html`` into the run's folder, with the figures that its ``plots`` has."""
+    path = Path(results.folder) / "report.html"
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(render(results), encoding="utf-8")
+    temporary.replace(path)
+    return path
+
+
+def render(results: Results) -> str:
+    """The page as text; all that comes from data, errors or settings is escaped."""
+    folder = Path(results.folder)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.from_string(PAGE).render(
+        heading=f"{folder.parent.name}: run {folder.name}",
+        verdicts=words.verdicts(results),
+        warnings=words.warnings(results),
+        wrong=[("Mismatches", words.mismatches(results)), ("Failures", words.failures(results))],
+        headings=table.HEADINGS,
+        left=table.LEFT_ALIGNED,
+        tables=_tables(results),
+        legend=table.LEGEND,
+        trust=words.control(results) + words.noise_floor(results),
+        figures=_figures(folder / "plots"),
+        config=yaml.safe_dump(results.config, sort_keys=False, allow_unicode=True),
+        provenance=json.dumps(results.provenance, indent=2, ensure_ascii=False, default=str),
+    )
+
+
+def _tables(results: Results) -> list[dict[str, object]]:
+    return [
+        {"title": table.title(str(dataset), results), "lines": table.lines(cells, results)}
+        for dataset, cells in results.summary.groupby("dataset", sort=False)
+    ]
+
+
+def _figures(folder: Path) -> list[dict[str, str]]:
+    # Speed-up first: names are ordered so that the main figure leads.
+    paths = sorted(folder.glob("*.png"), key=lambda path: (not path.stem.startswith("speedup"), path.stem))
+    return [
+        {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode("ascii")} for path in paths
+    ]

@@ -1,0 +1,133 @@
+"""The table at the end of a sweep, for a terminal or a pipe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lookahead_bench.report import words
+
+if TYPE_CHECKING:
+    from lookahead_bench.store import Results
+
+HEADINGS = ("method", "tokens/s", "speed-up", "verdict", "S", "c", "nodes", "identical")
+LEFT_ALIGNED = ("method", "verdict", "identical")
+LEGEND = (
+    "S: tokens per step. c: cost of a step against a plain one. Speed-up = S / c. "
+    "nodes: tokens computed per step. identical: outputs equal to plain decoding's, token by token."
+)
+MOST_LINES = 20
+# A pipe has no width of its own, and rich would take 80.
+PIPE_WIDTH = 100
+_STYLES = {"faster": "green", "slower": "red", "baseline": "dim"}
+
+
+def print_table(results: Results, console: Console) -> None:
+    """Print a table per data set, then what it says in words: verdict, control, noise, warnings."""
+    width = console.width
+    if not console.is_terminal:
+        console.width = max(width, PIPE_WIDTH)
+    try:
+        _print(results, console)
+    finally:
+        console.width = width
+
+
+def _print(results: Results, console: Console) -> None:
+    if results.summary.empty:
+        _line(console, "No finished cells.")
+        return
+    for dataset, cells in results.summary.groupby("dataset", sort=False):
+        console.print(_table(str(dataset), cells, results), highlight=False)
+        console.print()
+    _line(console, LEGEND, "dim")
+    for sentence in (*words.verdicts(results), *words.control(results), *words.noise_floor(results)):
+        _line(console, sentence)
+    for sentence in words.warnings(results):
+        _line(console, f"Warning: {sentence}", "yellow")
+    _lines(console, "Mismatches", words.mismatches(results))
+    _lines(console, "Failures", words.failures(results))
+
+
+def ordered(cells: pd.DataFrame) -> pd.DataFrame:
+    """The baseline first, then the control, then the others as they were planned."""
+    ranks = cells["strategy"].eq("vllm_control").map({True: 1, False: 2}).where(~cells["is_baseline"], 0)
+    return cells.loc[ranks.sort_values(kind="stable").index]
+
+
+def lines(cells: pd.DataFrame, results: Results) -> list[tuple[str, ...]]:
+    """One data set's table as text, a line per cell, in the order of HEADINGS."""
+    cells = ordered(cells)
+    return [
+        _texts(cell, label, results.rows[results.rows["cell_id"] == cell["cell_id"]])
+        for (_, cell), label in zip(cells.iterrows(), words.cell_labels(cells), strict=True)
+    ]
+
+
+def _texts(cell: pd.Series, label: str, rows: pd.DataFrame) -> tuple[str, ...]:
+    return (
+        label,
+        _number(cell["tokens_per_second"], 1),
+        "1" if cell["is_baseline"] else _interval(cell),
+        "baseline" if cell["is_baseline"] else str(cell["verdict"]),
+        _number(cell["step_compression"], 2),
+        _number(cell["step_cost"], 2),
+        _number(cell["nodes_per_step"], 1),
+        words.equivalence_text(words.equivalence_counts(rows))
+        + (f", {int(cell['failures'])} failed" if cell["failures"] else ""),
+    )
+
+
+def title(dataset: str, results: Results) -> str:
+    """What a table is about: "humaneval: 12 prompts, 12 turns, smollm2-135m, float32"."""
+    rows = results.rows[results.rows["dataset"] == dataset]
+    turns = rows[["prompt_id", "turn"]].drop_duplicates()
+    counts = f"{turns['prompt_id'].nunique()} prompts, {len(turns)} turns"
+    return ", ".join([f"{dataset}: {counts}", *rows["model"].unique(), *rows["dtype"].unique()])
+
+
+def _table(dataset: str, cells: pd.DataFrame, results: Results) -> Table:
+    table = Table(
+        title=title(dataset, results),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in HEADINGS:
+        justify = "left" if heading in LEFT_ALIGNED else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading != "identical")
+    for texts in lines(cells, results):
+        table.add_row(*texts, style=_STYLES.get(texts[HEADINGS.index("verdict")]))
+    return table
+
+
+def _interval(cell: pd.Series) -> str:
+    speedup = _number(cell["speedup"], 2)
+    if pd.isna(cell["speedup_low"]):
+        return speedup
+    return f"{speedup} [{cell['speedup_low']:.2f}, {cell['speedup_high']:.2f}]"
+
+
+def _number(value: float, digits: int) -> str:
+    return "–" if pd.isna(value) else f"{value:.{digits}f}"
+
+
+def _lines(console: Console, heading: str, lines: list[str]) -> None:
+    if not lines:
+        return
+    _line(console, f"{heading}:", "bold red")
+    for line in lines[:MOST_LINES]:
+        _line(console, f"  {line}")
+    if len(lines) > MOST_LINES:
+        _line(console, f"  and {len(lines) - MOST_LINES} more, in rows.parquet")
+
+
+def _line(console: Console, text: str, style: str | None = None) -> None:
+    # Text from data sets and errors is never read as markup.
+    console.print(text, style=style, markup=False, highlight=False)

@@ -1,0 +1,212 @@
+"""What a sweep's numbers say, in sentences; pure functions of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from lookahead_bench.stats import NO_DRAFTS_EXPECTED
+
+if TYPE_CHECKING:
+    from lookahead_bench.store import Results
+
+Cell = Mapping[str, Any] | pd.Series
+
+# Worst last: of several repeats of one prompt the worst one counts.
+SEVERITY = ("identical", "near_tie", "unchecked", "mismatch")
+# Below this many prompts a data set's mean still moves a lot with the choice of prompts.
+FEW_PROMPTS = 10
+
+# Load averages per core from which something else must have been at work. The run itself keeps
+# every core busy while it measures, and nothing before it.
+BUSY_BEFORE = 0.75
+BUSY_DURING = 1.5
+
+
+def cell_labels(summary: pd.DataFrame) -> list[str]:
+    """The method's label, with the executor where it is not the usual one."""
+    return [
+        f"{label} (fork)" if executor == "fork" else str(label)
+        for label, executor in zip(summary["label"], summary["executor"], strict=True)
+    ]
+
+
+def equivalence_counts(rows: pd.DataFrame) -> dict[str, int]:
+    """Prompts and turns of one cell by verdict, each once with its worst repeat; failures left out."""
+    checked = rows[rows["error"].isna()]
+    ranks = checked["equivalence"].map(SEVERITY.index)
+    worst = ranks.groupby([checked["prompt_id"], checked["turn"]]).max()
+    return {name: int((worst == rank).sum()) for rank, name in enumerate(SEVERITY)}
+
+
+def equivalence_text(counts: dict[str, int]) -> str:
+    """ "12/12" identical, or "9/12, 3 near ties": what ``equivalence_counts`` says, in short."""
+    total = sum(counts.values())
+    if total == 0:
+        return "none"
+    parts = [f"{counts['identical']}/{total}"]
+    if counts["near_tie"]:
+        parts.append(_plural(counts["near_tie"], "near tie"))
+    if counts["mismatch"]:
+        parts.append(_plural(counts["mismatch"], "mismatch", "mismatches"))
+    if counts["unchecked"]:
+        parts.append(f"{counts['unchecked']} unchecked")
+    return ", ".join(parts)
+
+
+def verdicts(results: Results) -> list[str]:
+    """The answer first: a sentence per data set on speed, one on the outputs of all."""
+    summary = results.summary
+    sentences = []
+    for dataset, cells in summary.groupby("dataset", sort=False):
+        methods = cells[~cells["strategy"].isin(NO_DRAFTS_EXPECTED)].dropna(subset="speedup")
+        faster = methods[methods["verdict"] == "faster"]
+        if methods.empty:
+            sentences.append(f"{dataset}: no method besides plain decoding was measured.")
+        elif faster.empty:
+            best = methods.loc[methods["speedup"].idxmax()]
+            sentences.append(
+                f"{dataset}: no method is certainly faster than plain decoding; "
+                f"the best, {_label(best)}, has {_speedup(best)}."
+            )
+        else:
+            best = faster.loc[faster["speedup"].idxmax()]
+            sentences.append(
+                f"{dataset}: {_label(best)} is the fastest, {_speedup(best)} plain decoding; "
+                f"{best['step_compression']:.2f} tokens a step at {best['step_cost']:.2f}× the cost of a plain step."
+            )
+    sentences.append(_outputs(results))
+    return sentences
+
+
+def control(results: Results) -> list[str]:
+    """Per data set whether plain decoding, measured against itself, comes out as equal."""
+    sentences = []
+    controls = results.summary[results.summary["strategy"] == "vllm_control"]
+    for cell in controls.dropna(subset=["speedup_low", "speedup_high"]).to_dict("records"):
+        inside = cell["speedup_low"] <= 1.0 <= cell["speedup_high"]
+        meaning = (
+            "contains 1.0, as it should"
+            if inside
+            else "does not contain 1.0: differences of this size mean nothing here"
+        )
+        sentences.append(
+            f"{cell['dataset']}: plain against plain is {cell['speedup']:.3f}×; "
+            f"its interval [{cell['speedup_low']:.3f}, {cell['speedup_high']:.3f}] {meaning}."
+        )
+    return sentences
+
+
+def noise_floor(results: Results) -> list[str]:
+    """Per data set how often plain decoding differs from itself, and how that was found."""
+    how = results.provenance.get("noise_floor") or {}
+    sentences = []
+    for dataset, cells in results.summary.groupby("dataset", sort=False):
+        floor = cells["noise_floor"].dropna()
+        said = how.get(dataset)
+        if floor.empty:
+            sentences.append(f"{dataset}: noise floor {said or 'not measured'}.")
+        else:
+            sentences.append(
+                f"{dataset}: plain decoding differs from itself on {floor.iloc[0]:.0%} of the prompts"
+                f"{f' ({said})' if said else ''}: the noise floor."
+            )
+    return sentences
+
+
+def mismatches(results: Results) -> list[str]:
+    """Every output that differs from plain decoding's without a near tie: prompt, position, margin."""
+    rows = results.rows
+    wrong = rows[rows["error"].isna() & (rows["equivalence"] == "mismatch")]
+    lines = []
+    for row, label in zip(wrong.to_dict("records"), cell_labels(wrong), strict=True):
+        margin = row["divergence_margin"]
+        shown = "margin unknown" if pd.isna(margin) else f"top-2 margin there {margin:.4g}"
+        position = row["first_divergence"]
+        where = "at an unknown position" if pd.isna(position) else f"at token {int(position)}"
+        lines.append(
+            f"{row['dataset']} {row['prompt_id']} turn {row['turn'] + 1}, {label}: "
+            f"differs {where}, {shown}"
+        )
+    return lines
+
+
+def failures(results: Results) -> list[str]:
+    """Every row that failed, with its error."""
+    failed = results.rows[results.rows["error"].notna()]
+    return [
+        f"{row['dataset']} {row['prompt_id']} turn {row['turn'] + 1}, {label}: {row['error']}"
+        for row, label in zip(failed.to_dict("records"), cell_labels(failed), strict=True)
+    ]
+
+
+def warnings(results: Results) -> list[str]:
+    """What a reader must know before trusting the numbers."""
+    summary = results.summary
+    found = []
+    for dataset, cells in summary.groupby("dataset", sort=False):
+        prompts = int(cells["prompts"].max())
+        if prompts < FEW_PROMPTS:
+            found.append(f"{dataset}: only {_plural(prompts, 'prompt')}; small samples say little.")
+    found += _busy(results)
+    silent = summary[
+        (summary["drafted"] == 0)
+        & summary["step_compression"].notna()
+        & ~summary["strategy"].isin(NO_DRAFTS_EXPECTED)
+    ]
+    for cell in silent.to_dict("records"):
+        found.append(f"{cell['dataset']}: {_label(cell)} drafted nothing at all; it did not work as a method.")
+    for cell in summary[summary["failures"] > 0].to_dict("records"):
+        found.append(f"{cell['dataset']}: {_label(cell)} had {_plural(int(cell['failures']), 'failure')}.")
+    return found
+
+
+def _busy(results: Results) -> list[str]:
+    """Whether something else had the machine: before the run, or while it measured."""
+    cores = (results.provenance.get("cpu") or {}).get("usable_cores")
+    if not cores:
+        return []
+    found = []
+    before = results.provenance.get("load_average")
+    if before is not None and before > BUSY_BEFORE * cores:
+        found.append(
+            f"the machine was busy before the run (load {before:.1f} on {_plural(cores, 'core')}); "
+            "times may be wrong."
+        )
+    during = results.rows["load_average"].median()
+    if during > BUSY_DURING * cores:
+        found.append(
+            f"the machine was loaded during the run (median load {during:.1f} on {_plural(cores, 'core')}); "
+            "times may be wrong."
+        )
+    return found
+
+
+def _outputs(results: Results) -> str:
+    compared = results.rows[~results.rows["is_baseline"]]
+    totals = dict.fromkeys(SEVERITY, 0)
+    for _, rows in compared.groupby("cell_id"):
+        for name, count in equivalence_counts(rows).items():
+            totals[name] += count
+    total = sum(totals.values())
+    if total == 0:
+        return "Outputs: nothing to compare."
+    if totals["identical"] == total:
+        return f"Outputs: all {total} equal plain decoding's, token by token."
+    return f"Outputs identical to plain decoding's: {equivalence_text(totals)}."
+
+
+def _speedup(cell: Cell) -> str:
+    if pd.isna(cell["speedup_low"]):
+        return f"{cell['speedup']:.2f}× (no interval)"
+    return f"{cell['speedup']:.2f}× (95 % interval {cell['speedup_low']:.2f} to {cell['speedup_high']:.2f})"
+
+
+def _label(cell: Cell) -> str:
+    return f"{cell['label']} (fork)" if cell["executor"] == "fork" else str(cell["label"])
+
+
+def _plural(count: int, noun: str, plural: str | None = None) -> str:
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
