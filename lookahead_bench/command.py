@@ -160,27 +160,23 @@ def _measure_and_report(
     store.write_provenance(collect(plan, model, prompts))
     tracker = make_tracker(tracking, store.folder, config.tracking.project)
     tracker.start(store.folder.name, plan.sweep, config.resolved, plan)
-    results, figures, status = None, [], FAILED
+    results, figures, found, status = None, [], [], FAILED
     try:
-        died = None
-        try:
-            with make_progress() as progress:
-                measure(plan, prompts, tokenizer, store, tracker, progress, store.folder / "logs", model)
-        except EngineError as error:
-            # What was measured before is worth a table all the same.
-            died = error
+        with make_progress() as progress:
+            measure(plan, prompts, tokenizer, store, tracker, progress, store.folder / "logs", model)
         results, figures, found = _report(store, config.run.seed, console)
-        status = FAILED if found or died else WELL
-        if died is not None:
-            raise died
+        # Cells take turns on every prompt, so all of them finish together.
+        for cell in results.summary.to_dict("records"):
+            tracker.cell(cell)
+        status = FAILED if found else WELL
     except KeyboardInterrupt:
         status = INTERRUPTED
         raise
     finally:
         tracker.finish(results, figures, status)
-    for line in found:
-        print(f"error: {line}", file=sys.stderr)
     _print_places(store.folder, figures, tracker, console)
+    for line in found:
+        _say(line, status)
     return status
 
 
