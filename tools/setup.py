@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "setup.json"
+LOG = VENV / "setup.log"
 LOCK = ROOT / "requirements-cpu.lock"
 
 
@@ -95,20 +96,22 @@ def make_environment() -> None:
     try:
         pip(*install, torch)
     except SetupError:
-        say(f"pip's own indexes don't have it, trying {TORCH_INDEX}")
-        pip(*install, torch, "--index-url", TORCH_INDEX)
+        say(f"where pip looks there is none, trying {TORCH_INDEX}")
+        try:
+            pip(*install, torch, "--index-url", TORCH_INDEX, "--retries=2")
+        except SetupError:
+            raise SetupError(f"{torch} is to be had neither where pip looks nor from {TORCH_INDEX} (see {LOG})")
     count = sum(bool(line) and not line.startswith("#") for line in requirements)
     say("installing the other packages of the lock")
     pip(*install, "--requirement", str(LOCK), count=count)
 
 
 def pip(*arguments: str, count: int = 0) -> None:
-    """Run the environment's pip, its output in .venv/setup.log; show how far it is of ``count`` packages."""
+    """Run the environment's pip, its output in LOG; show how far it is of ``count`` packages."""
     command = [PYTHON, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments, "--progress-bar=off"]
-    log = VENV / "setup.log"
     seen = 0
     errors = []
-    with log.open("a") as stream:
+    with LOG.open("a") as stream:
         with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
@@ -124,7 +127,7 @@ def pip(*arguments: str, count: int = 0) -> None:
                 elif line.startswith("ERROR:"):
                     errors.append(line[len("ERROR:"):].strip())
     if child.returncode:
-        raise SetupError(f"{errors[-1] if errors else 'pip failed'} (all of it is in {log})")
+        raise SetupError(f"{errors[-1] if errors else 'pip failed'} (see {LOG})")
 
 
 def say(text: str) -> None:
