@@ -128,10 +128,10 @@ def judge(summary: pd.DataFrame) -> list[str]:
     found = []
     wrong = int(summary.loc[summary["dtype"] == "float32", "mismatches"].sum())
     if wrong:
-        found.append(f"{wrong} float32 outputs differ from plain decoding")
+        found.append(f"float32 outputs that differ from plain decoding: {wrong}")
     failures = int(summary["failures"].sum())
     if failures:
-        found.append(f"{failures} requests failed")
+        found.append(f"failed requests: {failures}")
     plugin = summary[summary["executor"] != "stock"]
     for label, cells in plugin.groupby("label", sort=False):
         took_steps = float(cells["step_compression"].notna().sum())
@@ -186,11 +186,11 @@ def _report(store: ResultStore, seed: int, console: Console) -> tuple[Results, l
     from lookahead_bench.report.plots import draw_all
     from lookahead_bench.report.table import print_table
     from lookahead_bench.stats import summarise
+    from lookahead_bench.store import load_results
 
-    stored = store.results()
-    summary = summarise(stored.rows, stored.steps, seed)
+    summary = summarise(*store.frames(), seed)
     store.write_summary(summary)
-    results = store.results()
+    results = load_results(store.folder)
     figures = draw_all(results)
     write_html(results)
     print_table(results, console)
