@@ -12,6 +12,7 @@ from rich.console import Console
 from lookahead_bench.errors import InputError
 from lookahead_bench.report.html import write_html
 from lookahead_bench.report.plots import draw_all
+from lookahead_bench.report.runs import find_runs
 from lookahead_bench.report.table import print_table
 from lookahead_bench.store import load_results
 
@@ -40,20 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def find_runs(path: Path) -> list[Path]:
-    """The run folders at or below ``path``, oldest first.
-
-    Raises:
-        InputError: there is none.
-    """
-    if not path.is_dir():
-        raise InputError(f"{path}: must be a folder with results")
-    runs = sorted({found.parent for found in path.rglob("rows.parquet")}, key=lambda run: run.name)
-    if not runs:
-        raise InputError(f"{path}: must be a run's folder or hold one (no rows.parquet in it)")
-    return runs
 
 
 if __name__ == "__main__":

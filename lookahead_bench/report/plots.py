@@ -271,9 +271,9 @@ def _references(panel: Axes, cells: pd.DataFrame, parameter: str) -> None:
 def _with_interval(
     panel: Axes, x: pd.Series, cells: pd.DataFrame, label: str, look: dict[str, str]
 ) -> None:
-    below = cells["speedup"] - cells["speedup_low"]
-    above = cells["speedup_high"] - cells["speedup"]
-    panel.errorbar(x, cells["speedup"], yerr=[below, above], label=label, capsize=4, **look)
+    values = cells[["speedup", "speedup_low", "speedup_high"]].to_numpy(dtype=float)
+    reach = np.abs(values[:, 1:] - values[:, :1]).T
+    panel.errorbar(x.to_numpy(), values[:, 0], yerr=reach, label=label, capsize=4, **look)
 
 
 def _parameter_axis(panel: Axes, cells: pd.DataFrame, parameter: str) -> None:
