@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -36,6 +37,8 @@ REACH_TIMEOUT_SECONDS = 2.0
 INIT_TIMEOUT_SECONDS = 30.0
 # A lost network must not hold the command; what was not sent stays on disk for `wandb sync`.
 FINISH_TIMEOUT_SECONDS = 120.0
+# Each table that is sent is a file of its own: cells that finish together go together.
+TABLE_SECONDS = 2.0
 
 CELL_COLUMNS = (
     "dataset", "label", "strategy", "window", "ngram", "branches", "executor", "dtype",
@@ -160,6 +163,8 @@ class WandbTracker:
         self._run: Any = None
         self._wandb: Any = None
         self._cells: dict[str, list[Any]] = {}
+        self._sent_cells: dict[str, list[Any]] = {}
+        self._sent_at = -TABLE_SECONDS
 
     @_guarded
     def start(self, name: str, group: str, config: Mapping[str, Any], plan: Plan) -> None:
@@ -218,7 +223,8 @@ class WandbTracker:
     @_guarded
     def cell(self, summary_row: Mapping[str, Any]) -> None:
         self._cells[summary_row["cell_id"]] = [_plain(summary_row.get(column)) for column in CELL_COLUMNS]
-        self._log_cells()
+        if time.monotonic() - self._sent_at >= TABLE_SECONDS:
+            self._send_cells()
 
     @_guarded
     def finish(self, results: Results | None, figures: Sequence[Path], exit_code: int) -> None:
@@ -233,11 +239,10 @@ class WandbTracker:
     def _log_results(self, results: Results) -> None:
         self._run.config.update({"provenance": results.provenance}, allow_val_change=True)
         summary = results.summary
-        told = dict(self._cells)
         for cell in summary.to_dict("records"):
             self._cells[cell["cell_id"]] = [_plain(cell.get(column)) for column in CELL_COLUMNS]
-        if self._cells != told:
-            self._log_cells()
+        if self._cells != self._sent_cells:
+            self._send_cells()
         for cell in summary.to_dict("records"):
             name = _metric_name(cell)
             for metric in SUMMARY_METRICS:
@@ -251,10 +256,11 @@ class WandbTracker:
             self._run.summary[f"best/{dataset}/speedup"] = float(best["speedup"])
             self._run.summary[f"best/{dataset}/method"] = str(best["label"])
 
-    def _log_cells(self) -> None:
+    def _send_cells(self) -> None:
         """Send the table whole: what is there can be read while the sweep runs."""
         table = self._wandb.Table(columns=list(CELL_COLUMNS), data=list(self._cells.values()))
         self._run.log({"cells": table})
+        self._sent_cells, self._sent_at = dict(self._cells), time.monotonic()
 
     def _histogram(self, accepted: np.ndarray) -> Any:
         """Steps by emitted tokens: bin k is centred on k tokens."""

@@ -88,7 +88,8 @@ def all_runs(folder: Path) -> list[tuple[Path, OfflineRun]]:
     return found
 
 
-def test_offline_file_has_everything(results):
+def test_offline_file_has_everything(results, monkeypatch):
+    monkeypatch.setattr(tracking, "TABLE_SECONDS", 0.0)
     tracker = track(results)
     files, run = only_run(results.folder)
     assert tracker.folder == results.folder / "wandb" and tracker.url is None
@@ -136,6 +137,14 @@ def test_offline_file_has_everything(results):
 
     assert run.summary["summary/speedup/humaneval/lookahead_W5_N3_G5"] == pytest.approx(cell["speedup"])
     assert run.summary["best/humaneval/method"].startswith("lookahead")
+
+
+def test_cells_that_finish_together_are_sent_together(results):
+    track(results)
+    files, run = only_run(results.folder)
+    tables = [line for line in run.history if line.get("cells/_type") == "table-file"]
+    assert len(tables) < len(results.summary)
+    assert tables[-1]["cells/nrows"] == len(results.summary)
 
 
 def test_failed_job_is_shown_as_failed_and_resumed_in_the_same_run(results):
