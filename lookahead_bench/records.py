@@ -17,6 +17,7 @@ class EngineSpec:
         dtype: ``float32``, ``bfloat16``, ``float16`` or ``auto``.
         speculative: for ``stock``: vLLM's own ``speculative_config``; None for plain decoding.
         max_drafts: for the plug-in: the largest draft it must take.
+        max_paths: for the fork executor: most root-to-leaf paths of a draft that are computed.
         max_model_len: longest prompt plus output, in tokens.
         max_num_seqs: most requests at once.
         kv_cache_bytes: size of the KV cache; None lets vLLM decide (GPU).
@@ -33,6 +34,7 @@ class EngineSpec:
     dtype: str = "float32"
     speculative: Mapping[str, object] | None = None
     max_drafts: int = 0
+    max_paths: int = 32
     max_model_len: int = 2048
     max_num_seqs: int = 8
     kv_cache_bytes: int | None = 1 << 30

@@ -90,20 +90,36 @@ def strategies() -> Mapping[str, type]:
     return dict(sorted(_REGISTRY.items()))
 
 
+def find_strategy(name: str) -> type:
+    """The class of a method: one of the ``strategies`` folder by name, or any by ``module:Class``.
+
+    Raises:
+        ConfigError: there is no such method.
+    """
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError("strategy", name, f"importable as module:Class ({error})") from error
+    known = strategies()
+    if name not in known:
+        raise ConfigError("strategy", name, "one of " + ", ".join(known) + ", or module:Class")
+    return known[name]
+
+
 def make_strategy(name: str, **parameters: object) -> Strategy:
     """A fresh strategy object for one request.
 
     Raises:
         ConfigError: no such method, no such parameter, or a parameter out of range.
     """
-    known = strategies()
-    if name not in known:
-        raise ConfigError("strategy", name, "one of " + ", ".join(known))
-    accepted = tuple(inspect.signature(known[name]).parameters)
+    method = find_strategy(name)
+    accepted = tuple(inspect.signature(method).parameters)
     for key, value in parameters.items():
         if key not in accepted:
             takes = ", ".join(accepted) if accepted else "nothing"
             raise ConfigError(
                 f"strategy.{key}", value, f"left out: {name} has no such parameter (it takes {takes})"
             )
-    return known[name](**parameters)
+    return method(**parameters)

@@ -3,7 +3,7 @@
 Tested with vLLM 0.32.0. Relies on these methods of ``GPUModelRunner``, which the CPU runner
 inherits: ``_prepare_inputs``, ``_sample``, ``propose_draft_token_ids``, ``_input_fits_in_drafter``,
 ``_on_request_state_removed``; and on the attributes ``input_batch``, ``requests``, ``attn_groups``,
-``positions``, ``input_ids``, ``query_start_loc``, ``discard_request_mask``, ``kv_caches``, ``sampler``.
+``positions``, ``input_ids``, ``discard_request_mask``, ``kv_caches``, ``sampler``.
 
 The scheduler is vLLM's own and knows nothing of trees: it gives the drafted tokens KV slots behind
 the last accepted one, in draft order, and takes back what was not accepted by counting.
@@ -20,8 +20,11 @@ from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from lookahead_bench.engine.attention_cpu import TreeAttentionMetadataBuilder, copy_slots
+from lookahead_bench.engine.executors import Executor, ForkExecutor, Row, TreeExecutor
+from lookahead_bench.engine.layout import Layout
 from lookahead_bench.engine.sampling import unsupported_sampling
+from lookahead_bench.engine.scheduler import scratch_blocks
+from lookahead_bench.engine.settings import plugin_settings
 from lookahead_bench.records import StrategySpec
 from lookahead_bench.strategy import Step, Strategy, make_strategy
 from lookahead_bench.tree import TokenTree
@@ -46,31 +49,10 @@ class TreeDrafter:
 
 @dataclass(slots=True)
 class Drafting:
-    """One request's strategy and the tree it has in flight (None: none)."""
+    """One request's strategy and the draft it has in flight (None: none)."""
 
     strategy: Strategy
-    tree: TokenTree | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One request's part of the batch.
-
-    Attributes:
-        request_id: vLLM's own id of it.
-        start: its first row in the batch's tokens.
-        tree: what is verified; None for rows without a draft (prompts, foreign sampling).
-        nodes: nodes whose logits were computed, ascending; (0,) without a tree.
-        first_logit: where its logits begin.
-        scheduled: how many tokens the pass computes for it.
-    """
-
-    request_id: str
-    start: int
-    tree: TokenTree | None
-    nodes: tuple[int, ...]
-    first_logit: int
-    scheduled: int
+    layout: Layout | None = None
 
 
 @dataclass(slots=True)
@@ -84,11 +66,12 @@ class StepLog:
     commit_seconds: float = 0.0
 
 
-class TreeCPUModelRunner(CPUModelRunner):
-    """vLLM's CPU runner, verifying token trees."""
+class TreeRunner:
+    """What the plug-in adds to one of vLLM's runners; goes before it in the bases."""
 
     def __init__(self, vllm_config, device: torch.device) -> None:
         super().__init__(vllm_config, device)
+        self._executor: Executor | None = None
         self._drafting: dict[str, Drafting] = {}
         self._rows: tuple[Row, ...] = ()
         self._forward_began = 0.0
@@ -133,8 +116,10 @@ class TreeCPUModelRunner(CPUModelRunner):
         if drafting is None:
             return []
         room = self.max_model_len - self.requests[request_id].num_tokens - 1
-        drafting.tree = drafting.strategy.draft(max(0, min(self.num_spec_tokens, room)))
-        return list(drafting.tree.tokens[1:])
+        budget = max(0, min(plugin_settings(self.vllm_config).max_drafts, room))
+        tree = drafting.strategy.draft(budget)
+        drafting.layout = self.executor.layout(tree).cut(1 + self.num_spec_tokens)
+        return list(drafting.layout.tokens[1:])
 
     # -- forward ----------------------------------------------------------------------------
 
@@ -142,40 +127,58 @@ class TreeCPUModelRunner(CPUModelRunner):
         _, metadata, most_sampled = super()._prepare_inputs(scheduler_output, num_scheduled_tokens)
         rows, logits_indices = [], []
         start = 0
-        for request_id, scheduled in zip(self.input_batch.req_ids, num_scheduled_tokens.tolist()):
+        for index, (request_id, scheduled) in enumerate(
+            zip(self.input_batch.req_ids, num_scheduled_tokens.tolist())
+        ):
             drafts = scheduler_output.scheduled_spec_decode_tokens.get(request_id, ())
-            tree, nodes = self._tree_in_flight(request_id, drafts, scheduled), (0,)
-            if tree is not None:
-                context = self.positions[start].item()
-                for node, depth in enumerate(tree.depths):
-                    self.positions[start + node] = context + depth
-                nodes = tuple(node for node, wanted in enumerate(tree.wants_logits) if wanted)
-            elif drafts:
-                # The scheduler pads a resumed request with placeholders, which are no tokens.
-                self.input_ids.gpu[start + scheduled - len(drafts) : start + scheduled].fill_(0)
-            root = start if tree is not None else start + scheduled - 1 - len(drafts)
-            rows.append(Row(request_id, start, tree, nodes, len(logits_indices), scheduled))
-            logits_indices += [root + node for node in nodes]
+            context = int(self.input_batch.num_computed_tokens_cpu[index])
+            layout, nodes = self._in_flight(request_id, drafts, scheduled), (0,)
+            if layout is not None:
+                positions = torch.tensor(layout.depths, device=self.device) + context
+                self.positions[start : start + scheduled] = positions
+                nodes = tuple(node for node, wanted in enumerate(layout.tree.wants_logits) if wanted)
+                first = layout.first
+                indices = [start + first[node] for node in nodes]
+            else:
+                if drafts:
+                    # The scheduler pads a resumed request with placeholders, which are no tokens.
+                    self.input_ids.gpu[start + scheduled - len(drafts) : start + scheduled].fill_(0)
+                indices = [start + scheduled - 1 - len(drafts)]
+            rows.append(Row(request_id, start, scheduled, context, layout, nodes, len(logits_indices)))
+            logits_indices += indices
             start += scheduled
         self._rows = tuple(rows)
-        for groups in self.attn_groups:
-            for group in groups:
-                builder = group.get_metadata_builder(0)
-                if isinstance(builder, TreeAttentionMetadataBuilder):
-                    builder.trees = tuple(row.tree for row in rows)
+        self.executor.place(rows)
         self.step_log = StepLog({row.request_id: row.scheduled for row in rows})
         self._forward_began = perf_counter()
         return torch.tensor(logits_indices, device=self.device), metadata, most_sampled
 
-    def _tree_in_flight(self, request_id: str, drafts, scheduled: int) -> TokenTree | None:
-        """What the scheduler left of the request's tree; None if nothing of it is in this batch."""
+    @property
+    def executor(self) -> Executor:
+        """The way trees are computed; made at first use, when the KV cache is there."""
+        if self._executor is None:
+            settings = plugin_settings(self.vllm_config)
+            if settings.executor == "fork":
+                block_size = self.cache_config.block_size
+                scratch = scratch_blocks(settings.scratch_blocks(block_size))
+                self._executor = ForkExecutor(self, scratch, settings.max_paths, block_size)
+            else:
+                self._executor = TreeExecutor(self)
+        return self._executor
+
+    def slots(self, row: Row) -> torch.Tensor:
+        """KV slots of a row's tokens, int64 [scheduled]; writing to it moves them."""
+        return self.input_batch.block_table[0].slot_mapping.gpu[row.start : row.start + row.scheduled]
+
+    def _in_flight(self, request_id: str, drafts, scheduled: int) -> Layout | None:
+        """What the scheduler left of the request's draft; None if nothing of it is in this batch."""
         drafting = self._drafting.get(request_id)
-        if drafting is None or drafting.tree is None:
+        if drafting is None or drafting.layout is None:
             return None
-        tree, drafting.tree = drafting.tree.prefix(1 + len(drafts)), None
-        if scheduled != len(tree) or tuple(drafts) != tree.tokens[1:]:
+        layout, drafting.layout = drafting.layout.cut(1 + len(drafts)), None
+        if scheduled != len(layout) or tuple(drafts) != layout.tokens[1:]:
             return None
-        return tree
+        return layout
 
     # -- verify and commit ------------------------------------------------------------------
 
@@ -183,7 +186,7 @@ class TreeCPUModelRunner(CPUModelRunner):
         began = perf_counter()
         self.step_log.forward_seconds = began - self._forward_began
         sampling = self.input_batch.sampling_metadata
-        if all(row.tree is None for row in self._rows):
+        if all(row.layout is None for row in self._rows):
             output = self.sampler(logits=logits, sampling_metadata=sampling)
             choices = output.sampled_token_ids[:, 0].tolist()
         else:
@@ -193,7 +196,8 @@ class TreeCPUModelRunner(CPUModelRunner):
         self.step_log.verify_seconds = perf_counter() - began
         for index, (row, verdict) in enumerate(zip(self._rows, verdicts)):
             if not self.discard_request_mask.np[index]:
-                self._commit(row, verdict)
+                if verdict.path:
+                    self.executor.commit(row, verdict.path)
                 self._observe(row, verdict, choices, logits)
         self.step_log.commit_seconds = perf_counter() - began - self.step_log.verify_seconds
         if output is not None:
@@ -228,34 +232,23 @@ class TreeCPUModelRunner(CPUModelRunner):
         )
 
     def _verify(self, row: Row, choices: list[int]) -> Verdict:
-        if row.tree is None:
+        if row.layout is None:
             return Verdict((), (choices[row.first_logit],))
-        return verify(row.tree, self._spread_choices(row, choices))
+        return verify(row.layout.tree, self._spread_choices(row, choices))
 
     def _spread_choices(self, row: Row, choices: list[int]) -> tuple[int, ...]:
         """The choices of a row's nodes, NO_CHOICE where no logits were computed."""
-        spread = [NO_CHOICE] * len(row.tree)
+        spread = [NO_CHOICE] * len(row.layout.tree)
         for offset, node in enumerate(row.nodes):
             spread[node] = choices[row.first_logit + offset]
         return tuple(spread)
-
-    def _commit(self, row: Row, verdict: Verdict) -> None:
-        """Bring the accepted path's KV into the slots right behind the context."""
-        moved = [(node, depth) for depth, node in enumerate(verdict.path, 1) if node != depth]
-        if not moved:
-            return
-        slots = self.input_batch.block_table[0].slot_mapping.gpu[row.start : row.start + row.scheduled]
-        sources = slots[[node for node, _ in moved]].long()
-        targets = slots[[depth for _, depth in moved]].long()
-        for kv_cache in self.kv_caches:
-            copy_slots(kv_cache, sources, targets)
 
     def _observe(self, row: Row, verdict: Verdict, choices: list[int], logits: torch.Tensor) -> None:
         drafting = self._drafting_of(row.request_id)
         if drafting is None:
             return
-        if row.tree is not None:
-            tree, spread = row.tree, self._spread_choices(row, choices)
+        if row.layout is not None:
+            tree, spread = row.layout.tree, self._spread_choices(row, choices)
         else:
             state = self.requests[row.request_id]
             last = (state.output_token_ids or state.prompt_token_ids)[-1]
@@ -266,6 +259,10 @@ class TreeCPUModelRunner(CPUModelRunner):
             by_node = dict(zip(row.nodes, map(tuple, best.tolist())))
             top_k = tuple(by_node.get(node, ()) for node in range(len(tree)))
         drafting.strategy.observe(Step(tree, spread, verdict.path, verdict.tokens, top_k))
+
+
+class TreeCPUModelRunner(TreeRunner, CPUModelRunner):
+    """vLLM's CPU runner, verifying token trees."""
 
 
 def strategy_of(params: SamplingParams | None) -> StrategySpec | None:

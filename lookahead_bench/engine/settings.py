@@ -8,12 +8,59 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lookahead_bench.records import EngineSpec
 
-PLUGIN_EXECUTORS = ("tree",)
+PLUGIN_EXECUTORS = ("tree", "fork")
+PLUGIN_KEY = "lookahead_bench"
 MIN_BATCHED_TOKENS = 2048
+FORK_BLOCK_SIZE = 32
+"""Tokens of a KV block under the fork executor, which copies whole blocks: the smallest that the
+CPU kernel takes without losing speed."""
+FORK_TOKENS_PER_DRAFT = 4
+"""Room for shared nodes that are computed once per path, as a multiple of the tree's nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """What the plug-in's parts need to know of the spec, carried in vLLM's ``additional_config``.
+
+    Attributes:
+        executor: ``tree`` or ``fork``.
+        max_drafts: most drafted nodes of a tree.
+        max_paths: most forked rows per request.
+        max_num_seqs: most requests at once.
+    """
+
+    executor: str
+    max_drafts: int
+    max_paths: int
+    max_num_seqs: int
+
+    @property
+    def max_tokens_in_flight(self) -> int:
+        """Most tokens that a request contributes to a pass, the root among them."""
+        if self.executor == "tree":
+            return 1 + self.max_drafts
+        return 1 + min(FORK_TOKENS_PER_DRAFT * self.max_drafts, self.max_paths * (1 + self.max_drafts))
+
+    def scratch_blocks(self, block_size: int) -> int:
+        """KV blocks that forked rows may need at once. A path can begin at any place of a block."""
+        if self.executor == "tree":
+            return 0
+        children = self.max_paths - 1
+        longest = 1 + -(-self.max_drafts // block_size)
+        # A child of n tokens touches at most 1 + ceil(n / block_size) blocks, and all of them
+        # together are no longer than what is in flight.
+        together = 2 * children + -(-self.max_tokens_in_flight // block_size)
+        return self.max_num_seqs * min(children * longest, together)
+
+
+def plugin_settings(vllm_config) -> PluginSettings:
+    """The settings that ``engine_arguments`` put into a vLLM configuration."""
+    return PluginSettings(**vllm_config.additional_config[PLUGIN_KEY])
 
 
 def is_plugin(spec: EngineSpec) -> bool:
@@ -23,30 +70,34 @@ def is_plugin(spec: EngineSpec) -> bool:
 
 def engine_arguments(spec: EngineSpec) -> dict[str, object]:
     """Keyword arguments of ``vllm.EngineArgs``."""
+    plugin = PluginSettings(spec.executor, max(1, spec.max_drafts), spec.max_paths, spec.max_num_seqs)
+    in_flight = plugin.max_tokens_in_flight if is_plugin(spec) else 1
     arguments: dict[str, object] = {
         "model": spec.model,
         "dtype": spec.dtype,
         "max_model_len": spec.max_model_len,
         "max_num_seqs": spec.max_num_seqs,
         # A batch must have room for every request's whole draft.
-        "max_num_batched_tokens": max(
-            MIN_BATCHED_TOKENS, spec.max_model_len, spec.max_num_seqs * (1 + spec.max_drafts)
-        ),
+        "max_num_batched_tokens": max(MIN_BATCHED_TOKENS, spec.max_model_len, spec.max_num_seqs * in_flight),
         "kv_cache_memory_bytes": spec.kv_cache_bytes,
         "enforce_eager": spec.enforce_eager,
         "enable_prefix_caching": spec.prefix_caching,
         "seed": spec.seed,
         "disable_log_stats": True,
-        # The data sets' token ids are decoded greedily or as asked, never as the model's authors like it.
+        # Sampling is what the request says, never what the model's authors recommend.
         "generation_config": "vllm",
     }
     if is_plugin(spec):
         arguments["worker_cls"] = "lookahead_bench.engine.worker.TreeCPUWorker"
+        arguments["additional_config"] = {PLUGIN_KEY: asdict(plugin)}
         arguments["speculative_config"] = {
             "method": "custom_class",
             "model": "lookahead_bench.engine.runner.TreeDrafter",
-            "num_speculative_tokens": max(1, spec.max_drafts),
+            "num_speculative_tokens": in_flight - 1,
         }
+        if spec.executor == "fork":
+            arguments["scheduler_cls"] = "lookahead_bench.engine.scheduler.ForkScheduler"
+            arguments["block_size"] = FORK_BLOCK_SIZE
     elif spec.speculative is not None:
         arguments["speculative_config"] = dict(spec.speculative)
     return arguments | dict(spec.extra)
@@ -66,6 +117,8 @@ def engine_environment(spec: EngineSpec, inherited: Mapping[str, str]) -> dict[s
     """
     environment = dict(inherited)
     environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    # Methods are found where this process would find them.
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     environment.setdefault("VLLM_NO_USAGE_STATS", "1")
     environment.setdefault("KMP_BLOCKTIME", "1")
     threads = spec.threads or int(environment.get("OMP_NUM_THREADS") or usable_cores())

@@ -10,14 +10,19 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from lookahead_bench.engine.runner import TreeCPUModelRunner
+from lookahead_bench.engine.settings import plugin_settings
+
+BACKENDS = {
+    "tree": "lookahead_bench.engine.attention_cpu.TreeAttentionBackend",
+    "fork": "lookahead_bench.engine.attention_fork.ForkAttentionBackend",
+}
 
 
 class TreeCPUWorker(CPUWorker):
-    """vLLM's CPU worker with the tree runner and the tree attention in place of its own."""
+    """vLLM's CPU worker with the plug-in's runner and the executor's attention in place of its own."""
 
     def init_device(self) -> None:
-        register_backend(
-            AttentionBackendEnum.CPU_ATTN, "lookahead_bench.engine.attention_cpu.TreeAttentionBackend"
-        )
+        executor = plugin_settings(self.vllm_config).executor
+        register_backend(AttentionBackendEnum.CPU_ATTN, BACKENDS[executor])
         super().init_device()
         self.model_runner = TreeCPUModelRunner(self.vllm_config, self.device)
