@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jinja2 import TemplateError
+
 from lookahead_bench.errors import InputError
 from lookahead_bench.records import Prompt
 
@@ -45,13 +47,13 @@ def encode_turn(
     return tuple(ids)
 
 
-def _encode_chat(prompt, turn, answers, tokenizer) -> list[int]:
-    messages = []
+def _encode_chat(
+    prompt: Prompt, turn: int, answers: Sequence[str], tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
+    messages: list[dict[str, str]] = []
     for said, answer in zip(prompt.turns, answers):
         messages += [{"role": "user", "content": said}, {"role": "assistant", "content": answer}]
     messages.append({"role": "user", "content": prompt.turns[turn]})
-    from jinja2 import TemplateError
-
     try:
         encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
     except TemplateError as error:
@@ -61,7 +63,9 @@ def _encode_chat(prompt, turn, answers, tokenizer) -> list[int]:
     return _single_bos(list(encoded["input_ids"]), tokenizer)
 
 
-def _encode_text(prompt, turn, answers, tokenizer) -> list[int]:
+def _encode_text(
+    prompt: Prompt, turn: int, answers: Sequence[str], tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
     turns = list(prompt.turns[: turn + 1])
     # Where the turn was worded for chat, the data set's own prompt is what can be continued.
     turns[0] = prompt.metadata.get("prompt") or turns[0]
@@ -69,7 +73,7 @@ def _encode_text(prompt, turn, answers, tokenizer) -> list[int]:
     return _single_bos(list(tokenizer("\n\n".join(parts))["input_ids"]), tokenizer)
 
 
-def _single_bos(ids: list[int], tokenizer) -> list[int]:
+def _single_bos(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Drop a second BOS: a text may begin with it already, and a template may write it in addition."""
     while len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_token_id:
         del ids[0]
