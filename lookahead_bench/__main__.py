@@ -32,13 +32,13 @@ class JobFailed(Exception):
 def _job(config: DictConfig) -> None:
     from lookahead_bench.command import run_to_status
 
-    status = run_to_status(config)
-    if HydraConfig.get().mode is RunMode.MULTIRUN:
-        # The other jobs go on; Hydra hands the first failure on once all have run.
-        if status:
-            raise JobFailed(status)
-    else:
-        sys.exit(status)
+    hydra_config = HydraConfig.get()
+    if hydra_config.mode is not RunMode.MULTIRUN:
+        sys.exit(run_to_status(config))
+    print(f"\njob {hydra_config.job.num}: {' '.join(hydra_config.overrides.task)}", flush=True)
+    # The other jobs go on; Hydra hands the first failure on once all have run.
+    if status := run_to_status(config):
+        raise JobFailed(status)
 
 
 def main() -> None:

@@ -95,8 +95,9 @@ def run(cfg: DictConfig) -> int:
 
     console = Console()
     tracking = check_tracking(config.tracking.wandb)
-    model = resolve_model(config.model)
+    # Prompts first: making the model ready can take a while, reading them does not.
     prompts = load_prompts(config.dataset, config.run.seed)
+    model = resolve_model(config.model)
     tokenizer = load_tokenizer(model)
     notes = check_lengths(prompts, tokenizer, config.engine.max_model_len, config.decode.max_new_tokens)
     for note in notes:
@@ -151,6 +152,7 @@ def _measure_and_report(
     console: Console,
 ) -> int:
     """Measure into the store, then show what it holds. The tracker is closed whatever happens."""
+    from lookahead_bench.estimate import generations
     from lookahead_bench.measure import measure
     from lookahead_bench.progress import make_progress
     from lookahead_bench.provenance import collect
@@ -158,6 +160,8 @@ def _measure_and_report(
 
     store.write_config(yaml.safe_dump(dict(config.resolved), sort_keys=False))
     store.write_provenance(collect(plan, model, prompts))
+    if len(store.done()) == sum(generations(cell, plan, prompts) for cell in plan.cells):
+        _print(console, "all outputs are there from an earlier run of this plan (run.fresh=true measures anew)")
     tracker = make_tracker(tracking, store.folder, config.tracking.project)
     tracker.start(store.folder.name, plan.sweep, config.resolved, plan)
     results, figures, found, status = None, [], [], FAILED

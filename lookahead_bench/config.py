@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -350,6 +351,7 @@ def _path(key: str, value: object) -> Path:
     if not isinstance(value, str) or not value:
         raise ConfigError(key, value, "the path of a folder")
     path = Path(value).expanduser()
-    if path.exists() and not path.is_dir():
-        raise ConfigError(key, value, "the path of a folder, not of a file")
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(key, value, f"the path of a folder that can be written ({existing} is none)")
     return path

@@ -98,6 +98,7 @@ def test_names_and_paths_do_not_mix_in_a_multirun():
         (["word"], "'word' can't be read as key=value"),
         (["--multirun", "decode.max_new_tokens=8,0"], "decode.max_new_tokens=0: must be "),
         (["results_dir="], "results_dir='': must be the path of a folder"),
+        (["results_dir=/etc/hostname/x"], "results_dir='/etc/hostname/x': must be the path of a folder that can be"),
         (["~strategy"], "strategy=[]: must be one of "),
     ],
 )  # fmt: skip
