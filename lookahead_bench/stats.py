@@ -65,7 +65,7 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
         seed: of the bootstrap.
     """
     frame = rows.copy()
-    for name in ("parameters", "temperature", "max_new_tokens", "identical_beside_others"):
+    for name in ("parameters", "temperature", "max_new_tokens", "identical_other_batch"):
         if name not in frame:
             frame[name] = None
     groups = {cell_id: cell for cell_id, cell in frame.groupby("cell_id", sort=False)}
@@ -227,7 +227,7 @@ def _timed(cell: pd.DataFrame) -> pd.DataFrame:
 def _noise_floor(baseline: pd.DataFrame | None) -> float:
     if baseline is None:
         return np.nan
-    same = baseline["identical_beside_others"].dropna().astype(bool)
+    same = baseline["identical_other_batch"].dropna().astype(bool)
     return float(1 - same.mean()) if len(same) else np.nan
 
 

@@ -47,7 +47,7 @@ ROWS_SCHEMA = pa.schema(
         ("first_divergence", pa.int64()),
         ("divergence_margin", pa.float64()),
         ("equivalence_note", pa.string()),
-        ("identical_beside_others", pa.bool_()),  # baseline only: same tokens in a batch of several
+        ("identical_other_batch", pa.bool_()),  # baseline only: same tokens in a batch of another size
         ("error", pa.string()),
         ("started_at", pa.string()),  # ISO 8601, UTC
         ("load_average", pa.float64()),  # of the last minute, before the row

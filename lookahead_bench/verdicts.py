@@ -1,0 +1,181 @@
+"""Verdicts on the outputs of a run, and how often plain decoding differs from itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lookahead_bench.asking import Asking
+from lookahead_bench.equivalence import IDENTICAL, MISMATCH, UNCHECKED, Equivalence, MarginPass, judge
+from lookahead_bench.errors import EngineError, InputError
+from lookahead_bench.progress import RunProgress
+from lookahead_bench.records import Cell, Generation, Prompt, Request
+from lookahead_bench.tables import Key, key_of
+
+if TYPE_CHECKING:
+    from lookahead_bench.plan import Plan
+    from lookahead_bench.store import ResultStore
+
+NOISE_PROMPTS = 16
+"""Prompts per data set that the noise floor is taken from."""
+NOISE_BATCH = 4
+"""Requests at once in that pass, where the run has one at a time; else one."""
+
+Generate = Callable[[Cell, Sequence[Request], int], list[Generation]]
+Row = Mapping[str, Any]
+
+
+class Verdicts:
+    """Compares rows with the baseline's. Where an output differs, the margin is looked up at the end.
+
+    Args:
+        generate: runs requests of a cell; raises EngineError.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        prompts: Mapping[str, Sequence[Prompt]],
+        store: ResultStore,
+        asking: Asking,
+        generate: Generate,
+        progress: RunProgress,
+    ) -> None:
+        self._plan, self._prompts, self._store = plan, prompts, store
+        self._asking, self._generate, self._progress = asking, generate, progress
+        self._cells = {cell.cell_id: cell for cell in plan.cells}
+        self._waiting: dict[Key, list[Key]] = {}
+        """Keys of rows without a verdict, by the key of the baseline's row."""
+        for row in store.rows():
+            self.watch(row)
+        for base in list(self._waiting):
+            self.settle(base)
+
+    def of(self, row: Row) -> dict[str, Any]:
+        """The verdict columns of a row that is about to be stored, as far as they can be told."""
+        if row.get("error") is not None or row["temperature"] > 0:
+            return {}
+        base = self._base(row)
+        if base == key_of(row):
+            return _columns(Equivalence(IDENTICAL))
+        stored = self._store.row(base) if base else None
+        if stored is None or stored["error"] is not None:
+            return {}
+        return _columns(judge(stored["token_ids"], row["token_ids"], row["dtype"]))
+
+    def watch(self, row: Row) -> None:
+        """Remember a stored row that has no verdict yet."""
+        if row["error"] is None and row["temperature"] == 0 and row["equivalence"] == UNCHECKED:
+            if base := self._base(row):
+                self._waiting.setdefault(base, []).append(key_of(row))
+
+    def settle(self, base: Key) -> None:
+        """Tell the verdicts that waited for the baseline's row ``base``, as far as no margin is needed."""
+        stored = self._store.row(base)
+        if stored is None or stored["error"] is not None or base not in self._waiting:
+            return
+        changes = {}
+        for key in self._waiting[base]:
+            row = self._store.row(key)
+            found = judge(stored["token_ids"], row["token_ids"], row["dtype"])
+            if (found.verdict, found.first_divergence) != (row["equivalence"], row["first_divergence"]):
+                changes[key] = _columns(found)
+        self._store.amend(changes)
+        self._waiting[base] = [
+            key for key in self._waiting[base] if self._store.row(key)["equivalence"] == UNCHECKED
+        ]
+
+    def settle_divergent(self) -> None:
+        """Decode prompts whose outputs differ once more by the baseline, untimed, for its margins."""
+        for base, waiting in self._waiting.items():
+            stored = self._store.row(base)
+            if not waiting or stored is None or stored["error"] is not None:
+                continue
+            self._progress.phase(f"margins · {stored['dataset']} {base.prompt_id}")
+            margins = self._margin_pass(base)
+            changes = {}
+            for key in waiting:
+                row = self._store.row(key)
+                if isinstance(margins, MarginPass):
+                    found = judge(stored["token_ids"], row["token_ids"], row["dtype"], margins)
+                else:
+                    # Not proven to be a near tie, so it isn't taken for one.
+                    found = Equivalence(MISMATCH, row["first_divergence"], None, f"no margin: {margins}")
+                changes[key] = _columns(found)
+            self._store.amend(changes)
+        self._waiting = {}
+
+    def measure_noise(self) -> dict[str, str]:
+        """Decode some prompts by the baseline again, untimed, in a batch of another size.
+
+        Returns:
+            What was done, in words, by data set.
+        """
+        said = {}
+        for cell in self._plan.cells:
+            if not cell.is_baseline or cell.temperature > 0:
+                continue
+            batch = 1 if cell.concurrency > 1 else min(NOISE_BATCH, cell.engine.max_num_seqs)
+            if batch == cell.concurrency:
+                said[cell.dataset] = "not measured: engine.max_num_seqs=1 leaves no other batch size"
+                continue
+            chosen = self._prompts[cell.dataset][:NOISE_PROMPTS]
+            self._noise_of(cell, chosen, batch)
+            said[cell.dataset] = (
+                f"first turns of {len(chosen)} prompts, plain decoding: tokens with {batch} at once against "
+                f"tokens with {cell.concurrency} at once"
+            )
+        return said
+
+    def _noise_of(self, cell: Cell, chosen: Sequence[Prompt], batch: int) -> None:
+        missing = []
+        for prompt in chosen:
+            row = self._asking.baseline_row(cell, prompt.prompt_id, 0)
+            if row is not None and row["identical_other_batch"] is None:
+                missing.append((prompt, row))
+        if missing:
+            self._progress.phase(f"noise floor · {cell.dataset}")
+        for start in range(0, len(missing), batch):
+            own = missing[start : start + batch]
+            # A batch that isn't full is filled up with other prompts, or with the same ones again.
+            filling = [chosen[(start + extra) % len(chosen)] for extra in range(len(own), batch)]
+            requests = [self._asking.request(cell, prompt, 0, 0) for prompt, _ in own] + [
+                replace(self._asking.request(cell, prompt, 0, 0), request_id=f"filling/{number}")
+                for number, prompt in enumerate(filling)
+            ]
+            try:
+                answers = self._generate(cell, requests, batch)
+            except EngineError as failure:
+                self._progress.note(f"noise floor of {cell.dataset}: {failure}")
+                return
+            self._store.amend(
+                {
+                    key_of(row): {"identical_other_batch": list(answer.token_ids) == row["token_ids"]}
+                    for (_, row), answer in zip(own, answers)
+                    if answer.error is None
+                }
+            )
+
+    def _margin_pass(self, base: Key) -> MarginPass | str:
+        """The baseline's margins on a prompt, or why they can't be had."""
+        cell = self._cells[base.cell_id]
+        prompt = next(found for found in self._prompts[cell.dataset] if found.prompt_id == base.prompt_id)
+        try:
+            request = self._asking.request(cell, prompt, base.turn, 0, margins=True)
+            [answer] = self._generate(cell, [request], 1)
+        except (InputError, EngineError) as failure:
+            return str(failure)
+        return answer.error or MarginPass(answer.token_ids, answer.margins or ())
+
+    def _base(self, row: Row) -> Key | None:
+        return self._asking.baseline_key(self._cells[row["cell_id"]], row["prompt_id"], row["turn"])
+
+
+def _columns(found: Equivalence) -> dict[str, Any]:
+    return {
+        "equivalence": found.verdict,
+        "first_divergence": found.first_divergence,
+        "divergence_margin": found.divergence_margin,
+        "equivalence_note": found.note or None,
+    }
