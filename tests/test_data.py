@@ -12,15 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
+from lookahead_bench.commandline import preflight
 from lookahead_bench.data import data_digest, load_prompts
 from lookahead_bench.errors import InputError
 
 pytestmark = pytest.mark.unit
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 JSONL = {"jsonl": {"kind": "jsonl", "chat": "auto"}}
 
 
@@ -46,7 +44,7 @@ def test_humaneval_is_all_164_problems(packaged_sources):
     assert first.metadata["prompt"].rstrip("\n") in first.turns[0]
 
 
-def test_every_humaneval_prompt_and_solution_pass_their_own_test(packaged_sources):
+def test_solutions_in_the_metadata_pass_the_tests_beside_them(packaged_sources):
     for prompt in load(packaged_sources)["humaneval"][:20]:
         scope: dict[str, object] = {}
         data = prompt.metadata
@@ -235,7 +233,6 @@ def test_an_unreachable_hub_is_one_line(tmp_path):
 )
 def test_the_dataset_group_takes_one_or_a_list(tmp_path, overrides, counts):
     (tmp_path / "own.jsonl").write_text('{"id": 1, "prompt": "x"}\n')
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("config", [text.format(file=tmp_path / "own.jsonl") for text in overrides])
-    found = load_prompts(OmegaConf.to_container(config.dataset), 0)
+    (config,) = preflight([text.format(file=tmp_path / "own.jsonl") for text in overrides])
+    found = load_prompts(config.dataset, 0)
     assert {name: len(prompts) for name, prompts in found.items()} == counts

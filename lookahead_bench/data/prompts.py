@@ -7,8 +7,6 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 
-from omegaconf import OmegaConf
-
 from lookahead_bench.data.sources import read_rows
 from lookahead_bench.errors import ConfigError, InputError, check_int
 from lookahead_bench.records import Prompt
@@ -28,8 +26,6 @@ def load_prompts(cfg_dataset: Mapping[str, object], seed: int) -> dict[str, list
     Raises:
         InputError: a data set is unknown, can't be read, has a bad row, or gives no prompt.
     """
-    if OmegaConf.is_config(cfg_dataset):
-        cfg_dataset = OmegaConf.to_container(cfg_dataset, resolve=True)
     limit = cfg_dataset.get("limit")
     if limit is not None:
         check_int("dataset.limit", limit, 1, _MAX_PROMPTS)
