@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 _PUBLIC = {
+    "Engine": "lookahead_bench.api",
     "Results": "lookahead_bench.store",
     "load_results": "lookahead_bench.store",
 }

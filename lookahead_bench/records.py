@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -64,7 +65,9 @@ class Request:
         strategy: the drafting method; None on a stock engine.
         temperature, top_p, top_k, seed: sampling; temperature 0 is greedy.
         ignore_eos: go on past the end of sequence.
+        min_tokens: the end of sequence counts only from here on.
         stop_token_ids: further tokens that end the output.
+        stop: strings that end the output; the text ends before them.
         top2_margins: also report the logit margin between the two likeliest tokens at every
             output position (stock engine, greedy, never in a timed pass).
     """
@@ -78,7 +81,9 @@ class Request:
     top_k: int = 0
     seed: int | None = None
     ignore_eos: bool = False
+    min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
     top2_margins: bool = False
 
 
@@ -127,6 +132,30 @@ class Generation:
     steps: tuple[StepRecord, ...]
     margins: tuple[float, ...] | None = None
     error: str | None = None
+
+    @property
+    def step_compression(self) -> float:
+        """Tokens per decoding pass, S = (new tokens - 1) / passes; NaN if there was no pass."""
+        return (len(self.token_ids) - 1) / len(self.steps) if self.steps else float("nan")
+
+    @property
+    def accepted_histogram(self) -> dict[int, int]:
+        """How many passes added how many tokens."""
+        return dict(sorted(Counter(step.accepted for step in self.steps).items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one step added to one request.
+
+    Attributes:
+        token_ids: the new tokens; empty for a request that was refused.
+        generation: the whole result, with the request's last chunk only.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    generation: Generation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +15,7 @@ from types import TracebackType
 
 from lookahead_bench.engine.settings import engine_environment
 from lookahead_bench.errors import EngineError
-from lookahead_bench.records import EngineInfo, EngineSpec, Generation, Request
+from lookahead_bench.records import Chunk, EngineInfo, EngineSpec, Generation, Request
 
 CLOSE_SECONDS = 5.0
 """How long a process that was told to end may take before it is killed."""
@@ -56,7 +56,8 @@ class EngineProcess:
                 start_new_session=True,
             )
         self._connection = Connection(ours.detach())
-        ready = self._ask(self.spec)
+        self._send(self.spec)
+        ready = self._receive()
         return EngineInfo(
             start_seconds=perf_counter() - began,
             threads=ready["threads"],
@@ -70,7 +71,27 @@ class EngineProcess:
         Raises:
             EngineError: the process died or its engine failed; it has to be started anew.
         """
-        return self._ask((list(requests), concurrency))
+        chunks = self.stream(requests, concurrency)
+        done = {chunk.request_id: chunk.generation for chunk in chunks if chunk.generation is not None}
+        return [done[request.request_id] for request in requests]
+
+    def stream(self, requests: Sequence[Request], concurrency: int = 1) -> Iterator[Chunk]:
+        """What each step adds to each request, as it comes; the last chunk of a request has its result.
+
+        Whoever stops reading early has the rest computed and dropped.
+
+        Raises:
+            EngineError: as ``generate``.
+        """
+        self._send((list(requests), concurrency))
+        finished = False
+        try:
+            while (chunk := self._receive()) is not None:
+                yield chunk
+            finished = True
+        finally:
+            while not finished and self._connection is not None:
+                finished = self._receive() is None
 
     def close(self) -> None:
         """End the process; harmless if it is not running."""
@@ -97,19 +118,25 @@ class EngineProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self.close()
 
-    def _ask(self, message: object):
+    def _send(self, message: object) -> None:
         if self._connection is None:
             raise EngineError(f"engine {self.spec.role} is not running")
         try:
             self._connection.send(message)
+        except OSError as error:
+            raise self._died() from error
+
+    def _receive(self):
+        try:
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            status = self._process.wait() if self._process is not None else None
-            self.close()
-            raise EngineError(
-                f"engine {self.spec.role} died (exit status {status}); see {self.log_path}"
-            ) from error
+            raise self._died() from error
         if isinstance(answer, str):
             self.close()
             raise EngineError(f"engine {self.spec.role} failed: {answer}; see {self.log_path}")
         return answer
+
+    def _died(self) -> EngineError:
+        status = self._process.wait()
+        self.close()
+        return EngineError(f"engine {self.spec.role} died (exit status {status}); see {self.log_path}")

@@ -115,7 +115,11 @@ class TreeRunner:
         drafting = self._drafting_of(request_id)
         if drafting is None:
             return []
-        room = self.max_model_len - self.requests[request_id].num_tokens - 1
+        state = self.requests[request_id]
+        if len(state.output_token_ids) < state.sampling_params.min_tokens:
+            # Which tokens are barred depends on the position, and a tree has several.
+            return []
+        room = self.max_model_len - state.num_tokens - 1
         budget = max(0, min(plugin_settings(self.vllm_config).max_drafts, room))
         tree = drafting.strategy.draft(budget)
         drafting.layout = self.executor.layout(tree).cut(1 + self.num_spec_tokens)
@@ -227,9 +231,8 @@ class TreeRunner:
 
     def _foreign_sampling(self) -> bool:
         """Whether a request of the batch asks for more than an argmax or a plain sample."""
-        return any(
-            unsupported_sampling(self.requests[row.request_id].sampling_params) for row in self._rows
-        )
+        asked = (self.requests[row.request_id].sampling_params for row in self._rows)
+        return any(unsupported_sampling(params) or params.min_tokens for params in asked)
 
     def _verify(self, row: Row, choices: list[int]) -> Verdict:
         if row.layout is None:

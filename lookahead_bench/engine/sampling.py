@@ -8,7 +8,7 @@ from vllm.sampling_params import SamplingParams
 def unsupported_sampling(params: SamplingParams) -> str | None:
     """The first sampling parameter that tree verification does not honour, by name; None if all are.
 
-    Temperature, top-p, top-k and seed are honoured. A request with one of the others gets no
+    Temperature, top-p, top-k, seed, stops and ``min_tokens`` (by not drafting below it) are honoured. A request with one of the others gets no
     drafts and vLLM's own sampler.
     """
     found = {
@@ -17,7 +17,6 @@ def unsupported_sampling(params: SamplingParams) -> str | None:
         "frequency_penalty": params.frequency_penalty != 0,
         "repetition_penalty": params.repetition_penalty != 1,
         "min_p": params.min_p != 0,
-        "min_tokens": params.min_tokens != 0,
         "logprobs": params.logprobs is not None,
         "prompt_logprobs": params.prompt_logprobs is not None,
         "structured_outputs": params.structured_outputs is not None,

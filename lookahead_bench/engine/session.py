@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 
 from lookahead_bench.engine.settings import engine_arguments, is_plugin
-from lookahead_bench.records import EngineSpec, Generation, Request, StepRecord
+from lookahead_bench.records import Chunk, EngineSpec, Generation, Request, StepRecord
 
 
 @dataclass(slots=True)
@@ -29,11 +29,10 @@ class _Running:
     steps: list[StepRecord] = field(default_factory=list)
     first_token: float = 0.0
     last_token: float = 0.0
-    finish_reason: str = ""
 
 
 class Session:
-    """An engine as its spec describes it.
+    """An engine as its spec describes it: requests in, steps, results out.
 
     Raises:
         Exception: whatever vLLM raises when it can't start.
@@ -43,12 +42,12 @@ class Session:
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        self._spec = spec
         self._engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(spec)))
         self._tokenizer = self._engine.get_tokenizer()
         core = self._engine.engine_core.engine_core
         self._scheduler = core.scheduler
         self._runner = core.model_executor.driver_worker.worker.model_runner if is_plugin(spec) else None
+        self._running: dict[str, _Running] = {}
 
     @property
     def threads(self) -> int:
@@ -57,91 +56,129 @@ class Session:
 
         return torch.get_num_threads()
 
+    @property
+    def num_running(self) -> int:
+        """Requests that are not finished."""
+        return len(self._running)
+
     def generate(self, requests: Sequence[Request], concurrency: int = 1) -> list[Generation]:
         """Run the requests, at most ``concurrency`` of them at once; results in their order.
 
         A request that vLLM refuses comes back with its ``error`` set; the others go on.
         """
-        done = {generation.request_id: generation for generation in self.stream(requests, concurrency)}
+        chunks = self.stream(requests, concurrency)
+        done = {chunk.request_id: chunk.generation for chunk in chunks if chunk.generation is not None}
         return [done[request.request_id] for request in requests]
 
-    def stream(self, requests: Sequence[Request], concurrency: int = 1) -> Iterator[Generation]:
-        """Like ``generate``, each result as soon as it is finished."""
+    def stream(self, requests: Sequence[Request], concurrency: int = 1) -> Iterator[Chunk]:
+        """What each step adds to each request, as it comes; the last chunk of a request has its result."""
         waiting = deque(requests)
-        running: dict[str, _Running] = {}
-        while waiting or running:
-            while waiting and len(running) < concurrency:
-                request = waiting.popleft()
-                try:
-                    running[request.request_id] = self._add(request)
-                except (ValueError, TypeError) as error:
-                    yield _failed(request, error)
-            if running:
-                yield from self._step(running)
+        while waiting or self._running:
+            while waiting and len(self._running) < concurrency:
+                if (failed := self.add(waiting.popleft())) is not None:
+                    yield Chunk(failed.request_id, (), failed)
+            yield from self.step()
 
-    def _add(self, request: Request) -> _Running:
+    def add(self, request: Request) -> Generation | None:
+        """Hand a request in; returns its failed result if it is refused, None if it is on its way."""
+        from vllm.exceptions import VLLMClientError
+
         entry = _Running(request, began=perf_counter())
-        entry.internal_id = self._engine.add_request(
-            request.request_id,
-            {"prompt_token_ids": list(request.prompt_token_ids)},
-            _sampling_params(request, with_strategy=self._runner is not None),
-        )
-        return entry
+        try:
+            entry.internal_id = self._engine.add_request(
+                request.request_id,
+                {"prompt_token_ids": list(request.prompt_token_ids)},
+                _sampling_params(request, with_strategy=self._runner is not None),
+            )
+        except (VLLMClientError, ValueError, TypeError) as error:
+            return _failed(request, error)
+        self._running[request.request_id] = entry
+        return None
 
-    def _step(self, running: dict[str, _Running]) -> Iterator[Generation]:
-        """One engine step; yields the requests that it finished."""
-        pending = self._pending_drafts(running) if self._runner is None else {}
+    def cancel(self, request_id: str) -> None:
+        """Drop a request; it yields nothing more."""
+        self._engine.abort_request([self._running.pop(request_id).internal_id], internal=True)
+
+    def step(self) -> list[Chunk]:
+        """One engine step, if there is work; what it added."""
+        if not self._running:
+            return []
+        pending = self._pending_drafts() if self._runner is None else {}
         began = perf_counter()
         outputs = self._engine.step()
         ended = perf_counter()
-        log = self._runner.step_log if self._runner is not None else None
+        chunks = []
         for output in outputs:
-            entry = running[output.request_id]
+            entry = self._running[output.request_id]
             completion = output.outputs[0]
-            new = list(completion.token_ids)
+            new = tuple(completion.token_ids)
             if entry.request.top2_margins:
                 entry.margins += [_top2_margin(position) for position in completion.logprobs or ()]
-            if not entry.token_ids and new:
+            if not entry.token_ids:
                 entry.first_token = ended
-            elif log is not None:
-                entry.steps.append(
-                    StepRecord(
-                        in_flight=log.in_flight[entry.internal_id],
-                        accepted=len(new),
-                        seconds=ended - began,
-                        draft_seconds=log.draft_seconds,
-                        forward_seconds=log.forward_seconds,
-                        verify_seconds=log.verify_seconds,
-                        commit_seconds=log.commit_seconds,
-                    )
-                )
-            elif entry.token_ids:
-                in_flight = 1 + pending.get(entry.internal_id, 0)
-                entry.steps.append(StepRecord(in_flight, len(new), ended - began))
+            else:
+                entry.steps.append(self._record(entry, pending, len(new), ended - began))
             entry.token_ids += new
             entry.last_token = ended
+            generation = None
             if output.finished:
-                entry.finish_reason = completion.finish_reason
-                del running[output.request_id]
-                yield self._finished(entry)
+                del self._running[output.request_id]
+                generation = self._finished(entry, completion.finish_reason, completion.stop_reason)
+                new = new[: len(new) - (len(entry.token_ids) - len(generation.token_ids))]
+            chunks.append(Chunk(output.request_id, new, generation))
+        return chunks
 
-    def _pending_drafts(self, running: dict[str, _Running]) -> dict[str, int]:
+    def _record(
+        self, entry: _Running, pending: Mapping[str, int], accepted: int, seconds: float
+    ) -> StepRecord:
+        if self._runner is None:
+            return StepRecord(1 + pending.get(entry.internal_id, 0), accepted, seconds)
+        log = self._runner.step_log
+        return StepRecord(
+            log.in_flight[entry.internal_id],
+            accepted,
+            seconds,
+            log.draft_seconds,
+            log.forward_seconds,
+            log.verify_seconds,
+            log.commit_seconds,
+        )
+
+    def _pending_drafts(self) -> dict[str, int]:
         """How many tokens vLLM's own drafter has put forward for each request's next step."""
         requests = self._scheduler.requests
-        ids = (entry.internal_id for entry in running.values())
+        ids = (entry.internal_id for entry in self._running.values())
         return {key: len(requests[key].spec_token_ids) for key in ids if key in requests}
 
-    def _finished(self, entry: _Running) -> Generation:
+    def _finished(self, entry: _Running, reason: str, stop_reason: int | str | None) -> Generation:
+        ids, steps = entry.token_ids, entry.steps
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        if isinstance(stop_reason, str):
+            ids, steps, text = self._cut_at(stop_reason, ids, steps)
         return Generation(
             request_id=entry.request.request_id,
-            token_ids=tuple(entry.token_ids),
-            text=self._tokenizer.decode(entry.token_ids, skip_special_tokens=True),
-            finish_reason=entry.finish_reason,
+            token_ids=tuple(ids),
+            text=text,
+            finish_reason=reason,
             prefill_seconds=entry.first_token - entry.began,
             decode_seconds=entry.last_token - entry.first_token,
-            steps=tuple(entry.steps),
+            steps=tuple(steps),
             margins=tuple(entry.margins) if entry.request.top2_margins else None,
         )
+
+    def _cut_at(
+        self, stop: str, ids: list[int], steps: list[StepRecord]
+    ) -> tuple[list[int], list[StepRecord], str]:
+        """End the output with the token that completes a stop string, as plain decoding would.
+
+        vLLM cuts the text, but keeps all tokens of the step in which the string appeared.
+        """
+        texts = (self._tokenizer.decode(ids[:count], skip_special_tokens=True) for count in range(1, len(ids) + 1))
+        count, text = next((c, t) for c, t in enumerate(texts, 1) if stop in t)
+        surplus = len(ids) - count
+        if surplus:
+            steps = [*steps[:-1], replace(steps[-1], accepted=steps[-1].accepted - surplus)]
+        return ids[:count], steps, text[: text.index(stop)]
 
 
 def _failed(request: Request, error: Exception) -> Generation:
@@ -166,9 +203,12 @@ def _sampling_params(request: Request, with_strategy: bool):
         seed=request.seed,
         max_tokens=request.max_new_tokens,
         ignore_eos=request.ignore_eos,
+        min_tokens=request.min_tokens,
         stop_token_ids=list(request.stop_token_ids),
+        stop=list(request.stop),
         logprobs=2 if request.top2_margins else None,
-        detokenize=False,
+        # The text is decoded once, when the request is finished, unless strings are looked for in it.
+        detokenize=bool(request.stop),
         output_kind=RequestOutputKind.DELTA,
         extra_args=extra,
     )
@@ -194,30 +234,26 @@ def package_versions() -> dict[str, str]:
 
 
 def serve(connection) -> None:
-    """Child side of an EngineProcess: answer requests until the other side hangs up."""
+    """Child side of an EngineProcess: answer until the other side hangs up.
+
+    Comes in: an EngineSpec, then any number of (requests, concurrency). Goes out: a dict once the
+    engine is ready; then, per question, the chunks as they come and None at the end. A string is
+    the one line of an error, after which this side ends.
+    """
     import traceback
 
-    began = perf_counter()
     try:
         session = Session(connection.recv())
+        connection.send({"threads": session.threads, "versions": package_versions()})
+        while True:
+            for chunk in session.stream(*connection.recv()):
+                connection.send(chunk)
+            connection.send(None)
+    except (EOFError, ConnectionError):
+        return
     except Exception as error:
         traceback.print_exc()
         connection.send(error_line(error))
-        return
-    connection.send(
-        {"start_seconds": perf_counter() - began, "threads": session.threads, "versions": package_versions()}
-    )
-    while True:
-        try:
-            requests, concurrency = connection.recv()
-        except EOFError:
-            return
-        try:
-            connection.send(session.generate(requests, concurrency))
-        except Exception as error:
-            traceback.print_exc()
-            connection.send(error_line(error))
-            return
 
 
 def error_line(error: BaseException) -> str:
