@@ -19,7 +19,7 @@ from lookahead_bench.models import ModelSource
 from lookahead_bench.plan import Plan, build_plan
 from lookahead_bench.provenance import cpu, gpus
 from lookahead_bench.records import Prompt
-from lookahead_bench.strategy import strategies
+from lookahead_bench.strategy import make_strategy, strategies
 
 pytestmark = pytest.mark.unit
 
@@ -46,12 +46,12 @@ BASELINES = ["vllm", "vllm_control", "autoregressive", "vllm_ngram"]
 @pytest.mark.parametrize(
     "argv, expected",
     [
-        ([], ["lookahead W5 N5 G5"]),
-        (["strategy.window=3"], ["lookahead W3 N5 G5"]),
+        (["strategy.window=4", "strategy.ngram=5", "strategy.branches=6"], ["lookahead W4 N5 G6"]),
         (["+sweep=ngram"], [f"lookahead W5 N{n} G5" for n in (2, 3, 4, 5, 6)]),
         (["+sweep=ngram", "sweep.ngram=[2,3]"], ["lookahead W5 N2 G5", "lookahead W5 N3 G5"]),
         (["+sweep=ngram", "sweep.ngram=[3,3]"], ["lookahead W5 N3 G5"]),
-        (["+sweep=ngram", "sweep.ngram=3", "strategy.window=7"], ["lookahead W7 N3 G5"]),
+        (["+sweep=ngram", "sweep.ngram=3", "sweep.window=7"], ["lookahead W7 N3 G5"]),
+        (["+sweep=ngram", "sweep.ngram=3", "sweep.window=null", "strategy.window=7"], ["lookahead W7 N3 G5"]),
         (
             ["+sweep=ngram", "sweep.ngram=[2,3]", "sweep.window=[1,2]"],
             ["lookahead W1 N2 G5", "lookahead W1 N3 G5", "lookahead W2 N2 G5", "lookahead W2 N3 G5"],
@@ -85,13 +85,10 @@ def test_comparing_methods_takes_every_registered_one():
 
 
 def test_comparing_methods_takes_the_listed_ones_with_their_own_parameters():
-    plan = plan_of("+sweep=strategies", "sweep.methods=[lookahead]", "methods.lookahead.window=3", "baselines=[]")
-    # The chosen strategy is set by strategy.*, the others by methods.*.
-    assert labels(plan) == ["vllm", "lookahead W5 N5 G5"]
-    plan = plan_of(
-        "+sweep=strategies", "sweep.methods=[lookahead]", "methods.lookahead.window=3", "strategy=autoregressive"
-    )
-    assert labels(plan) == [*BASELINES, "lookahead W3 N5 G5"]
+    listed = ["+sweep=strategies", "sweep.methods=[jacobi]", "baselines=[]"]
+    assert labels(plan_of(*listed, "methods.jacobi.window=7")) == ["vllm", "jacobi W7"]
+    # The chosen strategy is set by strategy.*.
+    assert labels(plan_of(*listed, "strategy=jacobi", "strategy.window=6")) == ["vllm", "jacobi W6"]
 
 
 def test_plain_decoding_is_always_the_one_baseline():
@@ -108,7 +105,7 @@ def test_stock_methods_have_a_process_each_and_the_plugin_has_one():
     assert roles["vllm"].speculative is None and roles["vllm_control"].speculative is None
     assert roles["vllm_ngram"].speculative["num_speculative_tokens"] == 3
     assert roles["plugin"].executor == "tree" and roles["vllm"].executor == "stock"
-    largest = strategies()["lookahead"](window=5, ngram=6, branches=5).max_drafts
+    largest = make_strategy("lookahead", window=5, ngram=6, branches=5).max_drafts
     assert roles["plugin"].max_drafts == largest > 0
 
 
