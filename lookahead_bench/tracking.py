@@ -168,8 +168,10 @@ class WandbTracker:
 
     @_guarded
     def start(self, name: str, group: str, config: Mapping[str, Any], plan: Plan) -> None:
-        # wandb would set this to true: a benchmark sends no crash reports unless it is asked to.
+        # wandb's own defaults are other ones: a benchmark sends no crash reports unless it is asked
+        # to, and the terminal belongs to its progress bar.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        os.environ.setdefault("WANDB_SILENT", "true")
         import wandb
 
         self._wandb = wandb
@@ -186,7 +188,6 @@ class WandbTracker:
             resume="allow",
             reinit="create_new",
             settings=wandb.Settings(
-                silent=True,
                 console="off",
                 init_timeout=INIT_TIMEOUT_SECONDS,
                 finish_timeout=FINISH_TIMEOUT_SECONDS,

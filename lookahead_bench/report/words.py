@@ -19,10 +19,9 @@ SEVERITY = ("identical", "near_tie", "unchecked", "mismatch")
 # Below this many prompts a data set's mean still moves a lot with the choice of prompts.
 FEW_PROMPTS = 10
 
-# Load averages per core from which something else must have been at work. The run itself keeps
-# every core busy while it measures, and nothing before it.
-BUSY_BEFORE = 0.75
-BUSY_DURING = 1.5
+# The run itself keeps every core busy, which is a load of one per core. From this much more on
+# something else must have been at work beside it.
+FOREIGN_LOAD = 0.75
 
 
 def cell_labels(summary: pd.DataFrame) -> list[str]:
@@ -164,24 +163,16 @@ def warnings(results: Results) -> list[str]:
 
 
 def _busy(results: Results) -> list[str]:
-    """Whether something else had the machine: before the run, or while it measured."""
+    """Whether something else had the machine while the run measured."""
     cores = (results.provenance.get("cpu") or {}).get("usable_cores")
-    if not cores:
+    load = results.rows["load_average"].median()
+    # Not the load before the run: it remembers a minute, so the run before this one as well.
+    if not cores or not load > cores + FOREIGN_LOAD:
         return []
-    found = []
-    before = results.provenance.get("load_average")
-    if before is not None and before > BUSY_BEFORE * cores:
-        found.append(
-            f"the machine was busy before the run (load {before:.1f} on {_plural(cores, 'core')}); "
-            "times may be wrong."
-        )
-    during = results.rows["load_average"].median()
-    if during > BUSY_DURING * cores:
-        found.append(
-            f"the machine was loaded during the run (median load {during:.1f} on {_plural(cores, 'core')}); "
-            "times may be wrong."
-        )
-    return found
+    return [
+        f"the machine was loaded by something else (median load {load:.1f} on {_plural(cores, 'core')}); "
+        "times may be wrong."
+    ]
 
 
 def _outputs(results: Results) -> str:
