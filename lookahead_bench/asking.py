@@ -58,6 +58,16 @@ class Asking:
             top2_margins=margins,
         )
 
+    def possible(self, cell: Cell, prompt: Prompt, turn: int) -> bool:
+        """Whether `request` will give one, as far as can be said before earlier turns are answered."""
+        if any(self.baseline_row(cell, prompt.prompt_id, earlier) is None for earlier in range(turn)):
+            return True
+        try:
+            self._encode(cell, prompt, turn)
+        except InputError:
+            return False
+        return True
+
     def warm_up(self, cell: Cell, prompt: Prompt) -> list[Request]:
         """As many requests as a cell has at once, to be run and dropped before it is measured."""
         return [

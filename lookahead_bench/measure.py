@@ -68,13 +68,18 @@ def measure(
     everything = schedule(plan, prompts)
     work = remaining(everything, store.done())
     total = sum(len(item.prompts) for item in everything)
-    missing = {item.cell.cell_id for item in work}
+    # A row that failed for good, such as a prompt that is too long, is no reason to start an engine.
+    needed = {
+        item.cell.cell_id
+        for item in work
+        if any(asking.possible(item.cell, prompt, item.turn) for prompt in item.prompts)
+    }
     with Fleet(
         log_dir, progress, lambda cell: asking.warm_up(cell, prompts[cell.dataset][0])
     ) as fleet:
         verdicts = Verdicts(plan, prompts, store, asking, fleet.generate, progress)
         loop = _Loop(asking, fleet, verdicts, store, tracker, progress, log_dir, model.name)
-        fleet.start(cell.engine for cell in plan.cells if cell.cell_id in missing)
+        fleet.start(cell.engine for cell in plan.cells if cell.cell_id in needed)
         progress.begin(total, total - sum(len(item.prompts) for item in work))
         for item in work:
             loop.do(item)
