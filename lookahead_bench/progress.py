@@ -75,12 +75,14 @@ class LiveProgress:
             TextColumn("{task.fields[left]}"),
             console=console,
             transient=True,
+            # Drawing takes time on the cores that are being measured.
+            refresh_per_second=2,
         )
         self._task = self._bar.add_task("starting", total=None, speed="", left="")
         self._clock: Clock | None = None
 
     def phase(self, text: str) -> None:
-        self._bar.update(self._task, description=text, speed="")
+        self._bar.update(self._task, description=text, speed="", refresh=True)
 
     def begin(self, total: int, done: int) -> None:
         self._clock = Clock(total, done)
