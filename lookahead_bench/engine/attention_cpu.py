@@ -77,7 +77,7 @@ class TreeAttentionMetadata:
     rows: tuple[AttentionRow, ...]
 
 
-def _slots(blocks: np.ndarray, start: int, end: int, block_size: int) -> slice | torch.Tensor:
+def slots_of(blocks: np.ndarray, start: int, end: int, block_size: int) -> slice | torch.Tensor:
     """KV slots of the token positions [start, end), as a slice if they follow one another."""
     used = blocks[start // block_size : (end - 1) // block_size + 1].astype(np.int64)
     if len(used) == 1 or (np.diff(used) == 1).all():
@@ -117,12 +117,11 @@ class TreeAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
         elif queries > 1 and not causal:
             mask = causal_mask(queries, context, self.dtype)
         if mask is not None and folded:
-            group = self.num_heads // self.num_kv_heads
-            mask = mask.repeat(group, 1)[None, None]
+            mask = mask.repeat(self.num_heads // self.num_kv_heads, 1)[None, None]
         return AttentionRow(
             queries=slice(start, end),
-            write=_slots(blocks, context, length, self.block_size),
-            read=_slots(blocks, 0, length, self.block_size),
+            write=slots_of(blocks, context, length, self.block_size),
+            read=slots_of(blocks, 0, length, self.block_size),
             mask=mask,
             folded=folded,
             causal=causal,
@@ -180,39 +179,51 @@ class TreeAttentionImpl(CPUAttentionBackendImpl):
         for row in attn_metadata.rows:
             keys[row.write] = key[row.queries]
             values[row.write] = value[row.queries]
-            attend = self._attend_folded if row.folded else self._attend
             output[row.queries] = attend(
-                query[row.queries], keys[row.read].transpose(0, 1), values[row.read].transpose(0, 1), row
+                query[row.queries], keys[row.read], values[row.read], row.mask, self.scale, row.folded, row.causal
             )
         return output
 
-    def _attend_folded(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, row: AttentionRow
-    ) -> torch.Tensor:
-        """Few queries: [kv_heads, group * n, size] against [kv_heads, length, size]."""
-        n, group = query.shape[0], self.num_queries_per_kv
-        folded = query.view(n, self.num_kv_heads, group, self.head_size).permute(1, 2, 0, 3)
-        folded = folded.reshape(1, self.num_kv_heads, group * n, self.head_size)
-        out = scaled_dot_product_attention(
-            folded, keys[None], values[None], attn_mask=row.mask, scale=self.scale
-        )
-        out = out.view(self.num_kv_heads, group, n, self.head_size).permute(2, 0, 1, 3)
-        return out.reshape(n, self.num_heads, self.head_size)
 
-    def _attend(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, row: AttentionRow
-    ) -> torch.Tensor:
-        """Many queries: head by head."""
-        out = scaled_dot_product_attention(
-            query.transpose(0, 1)[None],
-            keys[None],
-            values[None],
-            attn_mask=row.mask,
-            is_causal=row.causal,
-            scale=self.scale,
-            enable_gqa=self.num_queries_per_kv > 1,
-        )
-        return out[0].transpose(0, 1)
+def attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    folded: bool,
+    causal: bool = False,
+) -> torch.Tensor:
+    """One request's attention, heads in groups that share keys.
+
+    Args:
+        query: [n, heads, size].
+        keys, values: [length, kv_heads, size].
+        mask: as in AttentionRow.
+        folded: compute a group's heads as further queries, so that every key is read once.
+        causal: query i sees the keys up to i (then ``length`` is n, and there is no mask).
+
+    Returns:
+        [n, heads, size].
+    """
+    n, heads, size = query.shape
+    kv_heads = keys.shape[1]
+    keys, values = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
+    if folded:
+        group = heads // kv_heads
+        rows = query.view(n, kv_heads, group, size).permute(1, 2, 0, 3).reshape(1, kv_heads, group * n, size)
+        out = scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=scale)
+        return out.view(kv_heads, group, n, size).permute(2, 0, 1, 3).reshape(n, heads, size)
+    out = scaled_dot_product_attention(
+        query.transpose(0, 1)[None],
+        keys,
+        values,
+        attn_mask=mask,
+        is_causal=causal,
+        scale=scale,
+        enable_gqa=heads != kv_heads,
+    )
+    return out[0].transpose(0, 1)
 
 
 def token_major(kv_cache: torch.Tensor) -> torch.Tensor:
