@@ -6,8 +6,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from example_results import METHODS, store_run
 from nbclient import NotebookClient
+
+from tests.example_results import METHODS, store_run
 
 pytestmark = pytest.mark.unit
 

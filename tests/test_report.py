@@ -10,11 +10,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import example_results
 import numpy as np
 import pandas as pd
 import pytest
-from example_results import BASELINES, METHODS, store_run
 from matplotlib.container import ErrorbarContainer
 from rich.console import Console
 
@@ -23,6 +21,8 @@ from lookahead_bench.report import plots, table, words
 from lookahead_bench.report.__main__ import main
 from lookahead_bench.report.html import render, write_html
 from lookahead_bench.report.runs import find_runs
+from tests import example_results
+from tests.example_results import BASELINES, METHODS, store_run
 
 pytestmark = pytest.mark.unit
 
@@ -105,6 +105,18 @@ def test_table_says_what_is_wrong(bad):
     assert "11/11, 1 failed" in text and "lookahead W5 N4 G5 had 1 failure" in text
     assert "lookahead W5 N2 G5 drafted nothing at all" in text
     assert "identical to plain decoding's: 165/167, 1 near tie, 1 mismatch" in text
+
+
+def test_names_are_no_markup(good):
+    rows = good.rows.assign(model="/models/[red]x")
+    summary = good.summary.assign(label="[bold]method")
+    text = printed(replace(good, rows=rows, summary=summary))
+    assert "/models/[red]x" in text and "[bold]method" in text
+
+
+def test_a_run_that_goes_on_has_a_table(good):
+    rows = good.rows.assign(equivalence="")
+    assert "0/12, 12 unchecked" in printed(replace(good, rows=rows))
 
 
 def test_long_lists_are_cut_in_the_table(good):
@@ -235,6 +247,18 @@ def test_grid_shows_every_cell(grid):
     shown = [text.get_text() for panel in figure.axes for text in panel.texts]
     cells = grid.summary[grid.summary["ngram"].notna()]
     assert sorted(shown) == sorted(f"{speedup:.2f}" for speedup in cells["speedup"])
+
+
+def test_grid_with_cells_that_failed(grid, tmp_path):
+    summary = grid.summary.copy()
+    summary.loc[summary["branches"] == 3, ["speedup", "speedup_low", "speedup_high"]] = np.nan
+    summary.loc[summary["dataset"] == "mt_bench", ["speedup", "speedup_low", "speedup_high"]] = np.nan
+    (tmp_path / "plots").mkdir()
+    names = {path.stem for path in plots.draw_all(replace(grid, summary=summary, folder=tmp_path))}
+    assert "speedup_grid" in names
+    summary[["speedup", "speedup_low", "speedup_high"]] = np.nan
+    names = {path.stem for path in plots.draw_all(replace(grid, summary=summary, folder=tmp_path))}
+    assert names == {"speedup_by_method", "acceptance_histogram"}
 
 
 def test_figures_leave_pyplot_and_its_settings_alone():

@@ -11,9 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-import example_results
 import pytest
-from wandb_file import OfflineRun, read_run
 
 from lookahead_bench import tracking
 from lookahead_bench.errors import ConfigError, InputError
@@ -21,6 +19,8 @@ from lookahead_bench.plan import Plan
 from lookahead_bench.records import Cell, EngineSpec, StrategySpec
 from lookahead_bench.report.plots import draw_all
 from lookahead_bench.tracking import NullTracker, WandbTracker, check_tracking, make_tracker
+from tests import example_results
+from tests.wandb_file import OfflineRun, read_run
 
 pytestmark = pytest.mark.unit
 
@@ -212,7 +212,7 @@ def test_killed_service_costs_nothing(results):
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "import test_tracking as t\n"
+        "import tests.test_tracking as t\n"
         "from lookahead_bench.store import load_results\n"
         f"results = load_results({str(results.folder)!r})\n"
         "tracker = t.make_tracker('offline', results.folder, 'test')\n"
@@ -226,11 +226,15 @@ def test_killed_service_costs_nothing(results):
         "tracker.finish(results, [], 0)\n"
         "print('went on')\n"
     )
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
+    environment = dict(os.environ)
     environment.pop("WANDB_SERVICE", None)  # else it would use the W&B process of these tests
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+        cwd=Path(__file__).parent.parent,
     )
     assert "went on" in ended.stdout, ended.stderr
     assert ended.returncode == 0

@@ -57,7 +57,7 @@ def _figures(results: Results) -> dict[str, Figure]:
         (parameter,) = swept
         figures[f"speedup_over_{parameter}"] = speedup_over(results, parameter)
         figures[f"step_compression_over_{parameter}"] = step_compression_over(results, parameter)
-    elif swept:
+    elif swept and results.summary[["speedup", *swept]].notna().all(axis=1).any():
         figures["speedup_grid"] = speedup_grid(results, swept)
     figures["speedup_by_method"] = speedup_by_method(results)
     if not results.steps.empty:
@@ -127,6 +127,10 @@ def speedup_grid(results: Results, swept: list[str]) -> Figure:
             if third is not None:
                 chosen = chosen[chosen[rest[0]] == third]
                 title = f"{dataset}, {SYMBOLS[rest[0]]} = {third}"
+            panel.set_title(title)
+            if chosen.empty:
+                panel.set_axis_off()
+                continue
             table = chosen.pivot_table(index=down, columns=across, values="speedup", aggfunc="max")
             values = table.to_numpy(dtype=float)
             image = panel.imshow(values, norm=norm, cmap="PuOr", aspect="auto", origin="lower")
@@ -139,7 +143,6 @@ def speedup_grid(results: Results, swept: list[str]) -> Figure:
             panel.grid(False)
             panel.set_xlabel(PARAMETERS[across])
             panel.set_ylabel(PARAMETERS[down])
-            panel.set_title(title)
     figure.colorbar(image, ax=np.array(grid), label="speed-up over plain decoding (×)", shrink=0.8)
     symbols = ", ".join(SYMBOLS[name] for name in swept)
     figure.suptitle(_title(results, f"Speed-up over {symbols}"))
@@ -147,7 +150,10 @@ def speedup_grid(results: Results, swept: list[str]) -> Figure:
 
 
 def speedup_by_method(results: Results) -> Figure:
-    """Every cell's speed-up with its interval; hollow where the interval contains 1.0."""
+    """Every cell's speed-up with its interval; hollow where it can't be told from 1.0.
+
+    At most the fastest MOST_BARS per data set.
+    """
     datasets = _datasets(results.summary)
     shown = results.summary[~results.summary["is_baseline"]].dropna(subset="speedup")
     height = 1.9 + 0.34 * _most_bars(shown)
@@ -179,7 +185,10 @@ def speedup_by_method(results: Results) -> Figure:
 
 
 def acceptance_histogram(results: Results) -> Figure:
-    """Per cell the share of its steps that emitted 1, 2, 3, … tokens (the bonus token included)."""
+    """Per cell the share of its steps that emitted 1, 2, 3, … tokens (the bonus token included).
+
+    Methods that drafted, at most the first MOST_BARS of them per data set.
+    """
     drafting = results.summary[results.summary["drafted"] > 0]
     datasets = _datasets(drafting) or _datasets(results.summary)
     height = 2.3 + 0.36 * _most_bars(drafting)

@@ -8,6 +8,7 @@ import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lookahead_bench.report import words
 
@@ -86,15 +87,14 @@ def title(dataset: str, results: Results) -> str:
     """What a table is about: "humaneval: 12 prompts, 12 turns, smollm2-135m, float32"."""
     rows = results.rows[results.rows["dataset"] == dataset]
     turns = rows[["prompt_id", "turn"]].drop_duplicates()
-    counts = f"{turns['prompt_id'].nunique()} prompts, {len(turns)} turns"
-    return ", ".join([f"{dataset}: {counts}", *rows["model"].unique(), *rows["dtype"].unique()])
+    counts = [words.plural(turns["prompt_id"].nunique(), "prompt"), words.plural(len(turns), "turn")]
+    return f"{dataset}: " + ", ".join([*counts, *rows["model"].unique(), *rows["dtype"].unique()])
 
 
 def _table(dataset: str, cells: pd.DataFrame, results: Results) -> Table:
     table = Table(
-        title=title(dataset, results),
+        title=Text(title(dataset, results), style="bold"),
         title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=(0, 1, 0, 0),
@@ -103,7 +103,8 @@ def _table(dataset: str, cells: pd.DataFrame, results: Results) -> Table:
         justify = "left" if heading in LEFT_ALIGNED else "right"
         table.add_column(heading, justify=justify, no_wrap=heading != "identical")
     for texts in lines(cells, results):
-        table.add_row(*texts, style=_STYLES.get(texts[HEADINGS.index("verdict")]))
+        # Text, so that a name with brackets in it is not read as markup.
+        table.add_row(*map(Text, texts), style=_STYLES.get(texts[HEADINGS.index("verdict")]))
     return table
 
 

@@ -35,7 +35,9 @@ def cell_labels(summary: pd.DataFrame) -> list[str]:
 def equivalence_counts(rows: pd.DataFrame) -> dict[str, int]:
     """Prompts and turns of one cell by verdict, each once with its worst repeat; failures left out."""
     checked = rows[rows["error"].isna()]
-    ranks = checked["equivalence"].map(SEVERITY.index)
+    # A run that goes on has rows without a verdict.
+    known = checked["equivalence"].where(checked["equivalence"].isin(SEVERITY), "unchecked")
+    ranks = known.map(SEVERITY.index)
     worst = ranks.groupby([checked["prompt_id"], checked["turn"]]).max()
     return {name: int((worst == rank).sum()) for rank, name in enumerate(SEVERITY)}
 
@@ -47,9 +49,9 @@ def equivalence_text(counts: dict[str, int]) -> str:
         return "none"
     parts = [f"{counts['identical']}/{total}"]
     if counts["near_tie"]:
-        parts.append(_plural(counts["near_tie"], "near tie"))
+        parts.append(plural(counts["near_tie"], "near tie"))
     if counts["mismatch"]:
-        parts.append(_plural(counts["mismatch"], "mismatch", "mismatches"))
+        parts.append(plural(counts["mismatch"], "mismatch", "mismatches"))
     if counts["unchecked"]:
         parts.append(f"{counts['unchecked']} unchecked")
     return ", ".join(parts)
@@ -148,7 +150,7 @@ def warnings(results: Results) -> list[str]:
     for dataset, cells in summary.groupby("dataset", sort=False):
         prompts = int(cells["prompts"].max())
         if prompts < FEW_PROMPTS:
-            found.append(f"{dataset}: only {_plural(prompts, 'prompt')}; small samples say little.")
+            found.append(f"{dataset}: only {plural(prompts, 'prompt')}; small samples say little.")
     found += _busy(results)
     silent = summary[
         (summary["drafted"] == 0)
@@ -158,7 +160,7 @@ def warnings(results: Results) -> list[str]:
     for cell in silent.to_dict("records"):
         found.append(f"{cell['dataset']}: {_label(cell)} drafted nothing at all; it did not work as a method.")
     for cell in summary[summary["failures"] > 0].to_dict("records"):
-        found.append(f"{cell['dataset']}: {_label(cell)} had {_plural(int(cell['failures']), 'failure')}.")
+        found.append(f"{cell['dataset']}: {_label(cell)} had {plural(int(cell['failures']), 'failure')}.")
     return found
 
 
@@ -170,7 +172,7 @@ def _busy(results: Results) -> list[str]:
     if not cores or not load > cores + FOREIGN_LOAD:
         return []
     return [
-        f"the machine was loaded by something else (median load {load:.1f} on {_plural(cores, 'core')}); "
+        f"the machine was loaded by something else (median load {load:.1f} on {plural(cores, 'core')}); "
         "times may be wrong."
     ]
 
@@ -199,5 +201,6 @@ def _label(cell: Cell) -> str:
     return f"{cell['label']} (fork)" if cell["executor"] == "fork" else str(cell["label"])
 
 
-def _plural(count: int, noun: str, plural: str | None = None) -> str:
-    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """ "1 prompt", "2 prompts"."""
+    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
