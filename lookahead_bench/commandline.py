@@ -20,7 +20,8 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lookahead_bench.config import CONF, Config, from_hydra, nearest, options, register_methods
+from lookahead_bench.checks import nearest
+from lookahead_bench.config import CONF, Config, from_hydra, options, register_methods
 from lookahead_bench.errors import ConfigError, InputError
 from lookahead_bench.plan import planned_methods
 
@@ -110,15 +111,18 @@ def preflight(argv: Sequence[str]) -> list[Config]:
 
 
 def check_overrides(config: Config, overrides: Sequence[str]) -> Config:
-    """Refuse a value that the sweep would put aside.
+    """Refuse a value that would be put aside.
 
     Raises:
-        InputError: ``strategy.X`` is given beside several values of ``sweep.X``.
+        InputError: ``strategy.X`` is given beside ``sweep.X``, or ``methods.NAME.X`` of the chosen
+            method, whose parameters are ``strategy.X``.
     """
+    chosen = config.strategy.name
     for override in overrides:
-        key = override.partition("=")[0]
-        parameter = key.removeprefix("strategy.")
-        if key != parameter and parameter in config.sweep.axes and config.sweep.strategy == config.strategy.name:
+        group, _, parameter = override.partition("=")[0].rpartition(".")
+        if group == f"methods.{chosen}":
+            raise InputError(f"{override}: {chosen} is the chosen strategy; set strategy.{parameter} instead")
+        if group == "strategy" and parameter in config.sweep.axes and config.sweep.strategy == chosen:
             values = list(config.sweep.axes[parameter])
             raise InputError(f"{override}: {parameter} is swept over {values}; set sweep.{parameter} instead")
     return config

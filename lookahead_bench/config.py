@@ -1,4 +1,4 @@
-"""The typed configuration and the checks of every key.
+"""The typed configuration of a run, made from what Hydra composed; every key is checked.
 
 Nothing here touches torch, vLLM, a model or a data set: what can be refused at once is refused at once.
 """
@@ -6,10 +6,7 @@ Nothing here touches torch, vLLM, a model or a data set: what can be refused at 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
-import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +16,10 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lookahead_bench.errors import ConfigError, InputError, check_bool, check_int
+from lookahead_bench.checks import check_folder, check_keys, check_name
+from lookahead_bench.errors import ConfigError, InputError, check_int
 from lookahead_bench.records import StrategySpec
+from lookahead_bench.settings import DecodeConfig, EngineConfig, RunConfig, SweepConfig, TrackingConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 """The folder of Hydra groups."""
@@ -28,110 +27,11 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 STOCK_METHODS = ("vllm", "vllm_control")
 """Plain decoding by the stock engine; every other name beginning with ``vllm`` is a drafter of its own."""
 
-DTYPES = ("float32", "bfloat16", "float16", "auto")
-EXECUTORS = ("tree", "fork")
-TRACKING_MODES = ("auto", "online", "offline", "disabled")
 MAX_SWEEP_CELLS = 1000
 MAX_PROMPTS = 10**9
 _NOT_SWEPT = ("name", "strategy", "methods", "baselines")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """``engine.*``; see EngineSpec for what the keys mean."""
-
-    dtype: str
-    executor: str
-    max_model_len: int
-    max_num_seqs: int
-    kv_cache_gib: float | None
-    enforce_eager: bool
-    prefix_caching: bool
-    threads: int | None
-    extra: Mapping[str, object] | None
-
-    def __post_init__(self) -> None:
-        _check_choice("engine.dtype", self.dtype, DTYPES)
-        _check_choice("engine.executor", self.executor, EXECUTORS)
-        check_int("engine.max_model_len", self.max_model_len, 16, 1 << 20)
-        check_int("engine.max_num_seqs", self.max_num_seqs, 1, 1024)
-        if self.kv_cache_gib is not None:
-            _check_number("engine.kv_cache_gib", self.kv_cache_gib, 0.01, 4096, "null or ")
-        check_bool("engine.enforce_eager", self.enforce_eager)
-        check_bool("engine.prefix_caching", self.prefix_caching)
-        if self.threads is not None:
-            check_int("engine.threads", self.threads, 1, 1024)
-        if self.extra is not None and not isinstance(self.extra, Mapping):
-            raise ConfigError("engine.extra", self.extra, "null or a mapping such as {block_size:32}")
-
-    @property
-    def kv_cache_bytes(self) -> int | None:
-        return None if self.kv_cache_gib is None else int(self.kv_cache_gib * (1 << 30))
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeConfig:
-    """``decode.*``: settings of one request."""
-
-    max_new_tokens: int
-    temperature: float
-
-    def __post_init__(self) -> None:
-        check_int("decode.max_new_tokens", self.max_new_tokens, 1, 1 << 20)
-        _check_number("decode.temperature", self.temperature, 0.0, 10.0)
-
-
-@dataclass(frozen=True, slots=True)
-class RunConfig:
-    """``run.*``: how the measuring goes."""
-
-    repeats: int
-    concurrency: int
-    seed: int
-    warmup_tokens: int
-    dry: bool
-    fresh: bool
-
-    def __post_init__(self) -> None:
-        check_int("run.repeats", self.repeats, 1, 1000)
-        check_int("run.concurrency", self.concurrency, 1, 1024)
-        check_int("run.seed", self.seed, 0, (1 << 32) - 1)
-        check_int("run.warmup_tokens", self.warmup_tokens, 1, 4096)
-        check_bool("run.dry", self.dry)
-        check_bool("run.fresh", self.fresh)
-
-
-@dataclass(frozen=True, slots=True)
-class TrackingConfig:
-    """``tracking.*``: Weights & Biases."""
-
-    wandb: str
-    project: str
-
-    def __post_init__(self) -> None:
-        _check_choice("tracking.wandb", self.wandb, TRACKING_MODES)
-        _check_name("tracking.project", self.project)
-
-
-@dataclass(frozen=True, slots=True)
-class SweepConfig:
-    """What is measured beside the baselines.
-
-    Attributes:
-        name: names the folder of results.
-        axes: values per swept parameter of ``strategy``; their product is measured. Empty: the one
-            cell that ``strategy.*`` describes.
-        methods: for a comparison of methods: their names, None for all; without it, ``strategy`` alone.
-    """
-
-    name: str
-    strategy: str | None
-    axes: Mapping[str, tuple[object, ...]]
-    compares_methods: bool = False
-    methods: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +117,7 @@ def from_hydra(config: DictConfig) -> Config:
     for key in ("model", "strategy"):
         if not isinstance(resolved.get(key), dict) or not resolved[key]:
             raise ConfigError(key, resolved.get(key) or [], "one of " + ", ".join(options(key)))
-    _check_keys("", resolved, known)
+    check_keys("", resolved, known)
     _check_dataset(resolved["dataset"])
     strategy = _method("strategy", resolved["strategy"])
     return Config(
@@ -233,20 +133,9 @@ def from_hydra(config: DictConfig) -> Config:
         decode=_build(DecodeConfig, "decode", resolved["decode"]),
         run=_build(RunConfig, "run", resolved["run"]),
         tracking=_build(TrackingConfig, "tracking", resolved["tracking"]),
-        results_dir=_path("results_dir", resolved["results_dir"]),
+        results_dir=check_folder("results_dir", resolved["results_dir"]),
         resolved=resolved,
     )
-
-
-def nearest(key: str, known: Iterable[str]) -> str:
-    """What to say of an unknown key: the nearest known one, or all of its neighbours."""
-    known = [name for name in known if not key.startswith(f"{name}.")]
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]}?"
-    prefix = key.rpartition(".")[0]
-    siblings = [name for name in known if name.rpartition(".")[0] == prefix] or known
-    return "known are " + ", ".join(siblings)
 
 
 def _method(key: str, node: Any) -> StrategySpec:
@@ -259,7 +148,7 @@ def _method(key: str, node: Any) -> StrategySpec:
 def _check_dataset(node: Any) -> None:
     if not isinstance(node, dict) or not node.get("sources"):
         raise ConfigError("dataset", [], "one or more of " + ", ".join(options("dataset")))
-    _check_keys("dataset.", node, ("sources", "limit", "path"))
+    check_keys("dataset.", node, ("sources", "limit", "path"))
     if node["limit"] is not None:
         check_int("dataset.limit", node["limit"], 1, MAX_PROMPTS)
 
@@ -271,7 +160,7 @@ def _sweep(node: Any, strategy: str) -> SweepConfig:
         raise ConfigError("sweep", node, "chosen with +sweep=NAME, NAME one of " + ", ".join(options("sweep")))
     axes = {key: _values(f"sweep.{key}", value) for key, value in node.items() if key not in _NOT_SWEPT}
     axes = {key: values for key, values in axes.items() if values is not None}
-    name = _check_name("sweep.name", node["name"])
+    name = check_name("sweep.name", node["name"])
     if "methods" in node:
         if axes:
             key = next(iter(axes))
@@ -282,7 +171,7 @@ def _sweep(node: Any, strategy: str) -> SweepConfig:
         raise InputError(f"sweep: its lists must make at most {MAX_SWEEP_CELLS} combinations")
     if not axes:
         raise InputError("sweep: it must have at least one list of values, for example sweep.ngram=[2,3]")
-    return SweepConfig(name, _check_name("sweep.strategy", node.get("strategy", strategy)), axes)
+    return SweepConfig(name, check_name("sweep.strategy", node.get("strategy", strategy)), axes)
 
 
 def _baselines(resolved: Mapping[str, Any]) -> tuple[str, ...]:
@@ -309,7 +198,7 @@ def _values(key: str, value: Any) -> tuple[object, ...] | None:
 
 
 def _names(key: str, values: Iterable[object]) -> tuple[str, ...]:
-    return tuple(_check_name(key, value) for value in values)
+    return tuple(check_name(key, value) for value in values)
 
 
 def _build(cls: type[T], key: str, node: Any) -> T:
@@ -317,41 +206,5 @@ def _build(cls: type[T], key: str, node: Any) -> T:
     if not isinstance(node, dict):
         raise ConfigError(key, node, "a group of keys")
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    _check_keys(f"{key}.", node, known)
+    check_keys(f"{key}.", node, known)
     return cls(**node)
-
-
-def _check_keys(prefix: str, node: Mapping[str, Any], known: Iterable[str]) -> None:
-    full = [f"{prefix}{name}" for name in known]
-    for name in node:
-        if f"{prefix}{name}" not in full:
-            raise InputError(f"{prefix}{name}: there is no such key; {nearest(f'{prefix}{name}', full)}")
-    for name in full:
-        if name.removeprefix(prefix) not in node:
-            raise InputError(f"{name}: the key is missing")
-
-
-def _check_choice(key: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(key, value, "one of " + ", ".join(allowed))
-
-
-def _check_number(key: str, value: object, low: float, high: float, or_else: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise ConfigError(key, value, f"{or_else}a number from {low:g} to {high:g}")
-
-
-def _check_name(key: str, value: object) -> str:
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise ConfigError(key, value, "a name of at most 64 letters, digits, '_', '-' and '.'")
-    return value
-
-
-def _path(key: str, value: object) -> Path:
-    if not isinstance(value, str) or not value:
-        raise ConfigError(key, value, "the path of a folder")
-    path = Path(value).expanduser()
-    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(key, value, f"the path of a folder that can be written ({existing} is none)")
-    return path

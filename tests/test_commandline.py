@@ -89,6 +89,7 @@ def test_names_and_paths_do_not_mix_in_a_multirun():
         (["+sweep=ngram", "sweep.ngram=[]"], "sweep.ngram=[]: must be one value or a list"),
         (["+sweep=ngram", "sweep.window=null", "sweep.ngram=null", "sweep.branches=null"], "sweep: it must have at least one list of values"),
         (["+sweep=ngram", "strategy.ngram=3"], "strategy.ngram=3: ngram is swept over "),
+        (["methods.lookahead.window=3"], "methods.lookahead.window=3: lookahead is the chosen strategy; set strategy.w"),
         (["+sweep=ngram", "strategy=autoregressive"], "sweep.window=5: must be left out: autoregressive has no such"),
         (["+sweep=ngram", "sweep.name=../x"], "sweep.name='../x': must be a name"),
         (["+sweep=strategies", "sweep.methods=[foo]"], "sweep.methods='foo': must be one of "),

@@ -1,0 +1,108 @@
+"""The groups of settings, each checked where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lookahead_bench.checks import check_choice, check_name, check_number
+from lookahead_bench.errors import ConfigError, check_bool, check_int
+
+DTYPES = ("float32", "bfloat16", "float16", "auto")
+EXECUTORS = ("tree", "fork")
+TRACKING_MODES = ("auto", "online", "offline", "disabled")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """``engine.*``; see EngineSpec for what the keys mean."""
+
+    dtype: str
+    executor: str
+    max_model_len: int
+    max_num_seqs: int
+    kv_cache_gib: float | None
+    enforce_eager: bool
+    prefix_caching: bool
+    threads: int | None
+    extra: Mapping[str, object] | None
+
+    def __post_init__(self) -> None:
+        check_choice("engine.dtype", self.dtype, DTYPES)
+        check_choice("engine.executor", self.executor, EXECUTORS)
+        check_int("engine.max_model_len", self.max_model_len, 16, 1 << 20)
+        check_int("engine.max_num_seqs", self.max_num_seqs, 1, 1024)
+        if self.kv_cache_gib is not None:
+            check_number("engine.kv_cache_gib", self.kv_cache_gib, 0.01, 4096, "null or ")
+        check_bool("engine.enforce_eager", self.enforce_eager)
+        check_bool("engine.prefix_caching", self.prefix_caching)
+        if self.threads is not None:
+            check_int("engine.threads", self.threads, 1, 1024)
+        if self.extra is not None and not isinstance(self.extra, Mapping):
+            raise ConfigError("engine.extra", self.extra, "null or a mapping such as {block_size:32}")
+
+    @property
+    def kv_cache_bytes(self) -> int | None:
+        return None if self.kv_cache_gib is None else int(self.kv_cache_gib * (1 << 30))
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConfig:
+    """``decode.*``: settings of one request."""
+
+    max_new_tokens: int
+    temperature: float
+
+    def __post_init__(self) -> None:
+        check_int("decode.max_new_tokens", self.max_new_tokens, 1, 1 << 20)
+        check_number("decode.temperature", self.temperature, 0.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """``run.*``: how the measuring goes."""
+
+    repeats: int
+    concurrency: int
+    seed: int
+    warmup_tokens: int
+    dry: bool
+    fresh: bool
+
+    def __post_init__(self) -> None:
+        check_int("run.repeats", self.repeats, 1, 1000)
+        check_int("run.concurrency", self.concurrency, 1, 1024)
+        check_int("run.seed", self.seed, 0, (1 << 32) - 1)
+        check_int("run.warmup_tokens", self.warmup_tokens, 1, 4096)
+        check_bool("run.dry", self.dry)
+        check_bool("run.fresh", self.fresh)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingConfig:
+    """``tracking.*``: Weights & Biases."""
+
+    wandb: str
+    project: str
+
+    def __post_init__(self) -> None:
+        check_choice("tracking.wandb", self.wandb, TRACKING_MODES)
+        check_name("tracking.project", self.project)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepConfig:
+    """What is measured beside the baselines.
+
+    Attributes:
+        name: names the folder of results.
+        axes: values per swept parameter of ``strategy``; their product is measured. Empty: the one
+            cell that ``strategy.*`` describes.
+        methods: for a comparison of methods: their names, None for all; without it, ``strategy`` alone.
+    """
+
+    name: str
+    strategy: str | None
+    axes: Mapping[str, tuple[object, ...]]
+    compares_methods: bool = False
+    methods: tuple[str, ...] | None = None
