@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from lookahead_bench.data import encode_turn
+from lookahead_bench.errors import EngineError
+from lookahead_bench.fleet import Fleet
 from lookahead_bench.measure import measure
 from lookahead_bench.plan import Plan
 from lookahead_bench.progress import LineProgress
@@ -20,6 +23,7 @@ from lookahead_bench.tables import Key
 pytestmark = pytest.mark.model
 
 MAX_NEW_TOKENS = 12
+FALSIFIED = Key("id-lookahead", "c", 0, 0)
 PROMPTS = {
     "talk": [
         Prompt("a", "talk", ("Name three colours.", "Now name three animals.")),
@@ -82,12 +86,17 @@ def plan(model_source) -> Plan:
 
 @pytest.fixture(scope="module")
 def story(plan, tokenizer, model_source, tmp_path_factory):
-    """Three commands on one plan: an engine is killed; the row that it lost is done, then Ctrl-C; undisturbed."""
+    """Four commands on one plan: an engine is killed; the row that it lost is done, then Ctrl-C; then an output has
+    been falsified; then all is done."""
     results = tmp_path_factory.mktemp("results")
     told = []
-    for watcher in (Watcher(1, kill_plugin), Watcher(1, interrupt), Watcher()):
+    for watcher in (Watcher(1, kill_plugin), Watcher(1, interrupt), Watcher(), Watcher()):
         lines = []
         with ResultStore.open_run(results, plan.sweep, plan.plan_id) as store:
+            if len(told) == 2:
+                tokens = store.row(FALSIFIED)["token_ids"]
+                wrong = [*tokens[:3], tokens[3] + 1, *tokens[4:]]
+                store.amend({FALSIFIED: {"token_ids": wrong, "equivalence": "unchecked"}})
             progress = LineProgress(SimpleNamespace(print=lambda text, **_: lines.append(text)))
             logs = store.folder / "logs"
             try:
@@ -129,7 +138,7 @@ def test_only_what_failed_is_done_again_and_ctrl_c_keeps_it(story):
 
 
 def test_no_engine_outlives_its_run(story):
-    assert [run.engines_left for run in story] == [[], [], []]
+    assert [run.engines_left for run in story] == [[], [], [], []]
 
 
 def test_a_finished_run_repeats_nothing(story):
@@ -151,8 +160,16 @@ def test_a_turn_that_leaves_no_room_fails_for_all_cells_by_name(story):
     assert failed["error"].str.contains("engine.max_model_len=256").all()
 
 
+def test_a_wrong_output_is_a_mismatch_with_the_baselines_margin(story):
+    rows = story[2].rows
+    [row] = rows[rows["equivalence"] == "mismatch"].to_dict("records")
+    assert (row["cell_id"], row["prompt_id"], row["first_divergence"]) == ("id-lookahead", "c", 3)
+    assert row["divergence_margin"] > 1e-4
+    assert [line for line in story[2].lines if "starting" in line] == ["starting engine vllm"]
+
+
 def test_every_output_is_that_of_plain_decoding(story):
-    rows = story[-1].rows
+    rows = story[1].rows
     good = rows[rows["error"].isna()]
     assert set(good["equivalence"]) == {"identical"}
     tokens = good.pivot(index=["prompt_id", "turn"], columns="strategy", values="token_ids")
@@ -167,7 +184,7 @@ def test_the_second_turn_has_the_baselines_first_answer_in_it(story, tokenizer):
 
 
 def test_rows_and_steps_agree(story):
-    run = story[-1]
+    run = story[1]
     good = run.rows[run.rows["error"].isna()]
     steps = run.steps.groupby(["cell_id", "prompt_id", "turn"])
     for row in good.to_dict("records"):
@@ -190,7 +207,21 @@ def test_the_noise_floor_is_measured_on_the_baseline(story):
     summary = summarise(run.rows, run.steps, seed=0).set_index("strategy")
     assert summary["noise_floor"].tolist() == [0, 0]
     assert summary["failures"].tolist() == [1, 1]
-    assert summary.loc["lookahead", "equivalence_rate"] == 1
+    assert summary["mismatches"].tolist() == [0, 1]
     provenance = load_results(run.folder).provenance
     assert "4 at once" in provenance["noise_floor"]["talk"]
-    assert provenance["engines"]["plugin"]["versions"]["vllm"]
+    assert provenance["engines"]["vllm"]["versions"]["vllm"]
+
+
+def test_an_engine_that_cannot_start_fails_its_cells_at_once(plan, tmp_path):
+    lines = []
+    progress = LineProgress(SimpleNamespace(print=lambda text, **_: lines.append(text)))
+    cell = replace(plan.cells[0], engine=replace(plan.cells[0].engine, model=str(tmp_path / "none")))
+    with Fleet(tmp_path, progress, lambda _: []) as fleet:
+        fleet.start([cell.engine])
+        for _ in range(2):
+            with pytest.raises(EngineError, match=str(tmp_path / "engine-vllm.log")):
+                fleet.generate(cell, [], 1)
+    assert len(lines) == 2
+    assert "starting engine vllm" in lines[0]
+    assert "engine vllm failed" in lines[1]
