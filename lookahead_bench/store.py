@@ -223,7 +223,7 @@ def load_results(path: str | Path) -> Results:
     config = yaml.safe_load(config_file.read_text()) if config_file.is_file() else {}
     if summary_file.is_file():
         integers = dict.fromkeys(("window", "ngram", "branches"), "Int64")
-        summary = pd.read_csv(summary_file, dtype=integers).fillna({"verdict": "", "note": ""})
+        summary = pd.read_csv(summary_file, dtype=integers, converters={"verdict": str, "note": str})
     else:
         # A run that was killed before its end has no summary yet.
         summary = summarise(rows, steps, int((config.get("run") or {}).get("seed") or 0))
