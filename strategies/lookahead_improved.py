@@ -10,7 +10,7 @@ State per request: the prompt, W(N-1) window tokens and a pool of at most 8192 G
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from lookahead_bench.strategy import Step
@@ -52,15 +52,21 @@ class ImprovedLookahead:
         self._prompt = tuple(prompt_ids)
         self._last = prompt_ids[-1]
         self._recent = self._prompt[-(self._ngram - 1) :]
+        self._starts = self._drawn_starts()
         self._columns = [self._drawn_column() for _ in range(self._window)]
         self._drafted: TokenTree | None = None
         self._readers: list[int] = []
         if self._pool_from_prompt:
             self._pool.add_text(self._prompt, self._ngram)
 
+    def _drawn_starts(self) -> Iterator[int]:
+        """Places in the prompt in random order, none twice before all have been drawn."""
+        while True:
+            yield from self._random.sample(range(len(self._prompt)), len(self._prompt))
+
     def _drawn_column(self) -> tuple[int, ...]:
         """N-1 tokens of the prompt that follow each other, from the start again at its end."""
-        start = self._random.randrange(len(self._prompt))
+        start = next(self._starts)
         return tuple(
             self._prompt[(start + level) % len(self._prompt)] for level in range(self._ngram - 1)
         )

@@ -34,7 +34,7 @@ class PromptLookup:
     wants_top_k: ClassVar[int] = 0
 
     def __init__(
-        self, min_match: int = 1, max_match: int = 4, branches: int = 2, length: int = 5
+        self, min_match: int = 1, max_match: int = 4, branches: int = 2, length: int = 4
     ) -> None:
         self._max_match = check_int("strategy.max_match", max_match, 1, 16)
         self._min_match = check_int("strategy.min_match", min_match, 1, max_match)

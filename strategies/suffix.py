@@ -107,7 +107,7 @@ class Suffix:
     wants_top_k: ClassVar[int] = 0
 
     def __init__(
-        self, max_drafts: int = 12, spec_factor: int = 2, min_score: float = 0.1, min_match: int = 1
+        self, max_drafts: int = 16, spec_factor: int = 3, min_score: float = 0.2, min_match: int = 1
     ) -> None:
         self.max_drafts = check_int("strategy.max_drafts", max_drafts, 1, 512)
         self._spec_factor = check_int("strategy.spec_factor", spec_factor, 1, 64)
