@@ -3,7 +3,7 @@
 Source: Fu et al. 2024, arXiv 2402.02057, sections 3.2 to 3.4, with the changes said below.
 Parameters: those of ``lookahead``. The window begins full, its columns n-grams of the prompt, so
 n-grams are gained from the first step on; a full match keeps its last token and the bonus; guesses
-that share a prefix share nodes, with the window too; the output's n-grams are its own.
+that share a prefix share nodes, with the window too; the window's own tokens are guessed as well.
 State per request: the prompt, W(N-1) window tokens and a pool of at most 8192 G n-grams.
 """
 
@@ -41,7 +41,7 @@ class ImprovedLookahead:
         realign: bool,
         seed: int,
     ) -> None:
-        self._window, self._ngram = window, ngram
+        self._window, self._ngram, self._branches = window, ngram, branches
         self._pool_from_prompt, self._pool_from_output = pool_from_prompt, pool_from_output
         self._realign = realign
         self._pool = NGramPool(branches)
@@ -73,7 +73,7 @@ class ImprovedLookahead:
 
     def draft(self, budget: int) -> TokenTree:
         builder = TreeBuilder(self._last, budget)
-        for candidate in self._pool.newest_first(self._last):
+        for candidate in self._candidates():
             builder.add_chain(0, candidate)
         self._readers = []
         first = 0
@@ -86,6 +86,18 @@ class ImprovedLookahead:
             self._readers.append(last)
         self._drafted = builder.build()
         return self._drafted
+
+    def _candidates(self) -> list[tuple[int, ...]]:
+        """The pool's, newest first; then, up to G in all, what the window has after the root's token.
+
+        The window's are shorter, but known N-2 steps before an n-gram that begins there is complete.
+        """
+        found = list(self._pool.newest_first(self._last))
+        for column in self._columns[1:]:
+            for level, token in enumerate(column[:-1], start=1):
+                if token == self._last and len(found) < self._branches:
+                    found.append(column[level:])
+        return found
 
     def observe(self, step: Step) -> None:
         self._advance(self._new_tokens(step), len(step.emitted))

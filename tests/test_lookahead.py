@@ -127,6 +127,18 @@ def test_an_ngram_of_the_window_is_drafted_after_its_first_token():
     assert following.wants_logits[:3] == (True, True, True)
 
 
+def test_what_the_window_has_after_a_token_is_drafted_where_the_pool_leaves_room():
+    def drafted(first, budget):
+        settings = {"window": 2, "ngram": 4, "branches": 1, "pool_from_prompt": False}
+        return prefilled(tuple(range(100, 200)), first, **settings).draft(budget)
+
+    # In order: the root, two tokens of column 0, then all three of column 1.
+    column = drafted(7, 5).tokens[3:]
+    tree = drafted(column[0], 2)
+    assert tree.tokens == column
+    assert tree.wants_logits == (True, True, True)
+
+
 def test_a_column_whose_end_was_cut_stays_and_the_others_move_on():
     method = prefilled(tuple(range(400, 999)), 7, window=3, ngram=3, pool_from_prompt=False)
     whole = method.draft(method.max_drafts)
