@@ -20,7 +20,7 @@ setup:
 	$(PYTHON) tools/setup.py
 
 bench: setup
-	$(RUN) -m lookahead_bench +sweep=ngram 'dataset=[humaneval,mt_bench]' dataset.limit=8 decode.max_new_tokens=64 $(ARGS)
+	$(RUN) -m lookahead_bench +sweep=ngram 'dataset=[humaneval,mt_bench]' dataset.limit=6 decode.max_new_tokens=64 $(ARGS)
 
 bench-full: setup
 	$(RUN) -m lookahead_bench +sweep=ngram 'dataset=[humaneval,mt_bench]' dataset.limit=null $(ARGS)

@@ -12,6 +12,7 @@ import yaml
 from lookahead_bench.config import CONF
 from lookahead_bench.data import encode_turn
 from lookahead_bench.engine import EngineProcess, check_engine
+from lookahead_bench.engine.settings import runs_eagerly
 from lookahead_bench.errors import ConfigError, InputError, check_int
 from lookahead_bench.models import load_tokenizer, resolve_model
 from lookahead_bench.records import Chunk, EngineSpec, Generation, Prompt, Request, StrategySpec
@@ -34,7 +35,8 @@ class Engine:
         max_model_len: longest prompt plus output, in tokens.
         max_num_seqs: most requests at once.
         kv_cache_gib: size of the KV cache; None lets vLLM decide.
-        enforce_eager: no compilation: starts in seconds, decodes slower.
+        enforce_eager: no compilation: starts in seconds, decodes slower. None compiles where a C++
+            compiler is there.
         prefix_caching: whether KV blocks of earlier prompts are reused.
         log: file for vLLM's own output; a temporary one if None.
         extra: further vLLM engine arguments, passed on as they are.
@@ -60,7 +62,7 @@ class Engine:
         max_model_len: int = 2048,
         max_num_seqs: int = 8,
         kv_cache_gib: float | None = 1.0,
-        enforce_eager: bool = False,
+        enforce_eager: bool | None = None,
         prefix_caching: bool = False,
         log: str | Path | None = None,
         **extra: object,
@@ -77,7 +79,7 @@ class Engine:
             max_model_len=check_int("max_model_len", max_model_len, 2, 1 << 20),
             max_num_seqs=check_int("max_num_seqs", max_num_seqs, 1, 1024),
             kv_cache_bytes=None if kv_cache_gib is None else int(kv_cache_gib * GIB),
-            enforce_eager=enforce_eager,
+            enforce_eager=runs_eagerly(enforce_eager),
             prefix_caching=prefix_caching,
             extra=extra,
         )

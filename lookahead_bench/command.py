@@ -108,9 +108,12 @@ def run(cfg: DictConfig) -> int:
         return WELL
     # Not before: a dry run needs no vLLM.
     from lookahead_bench.engine import check_engine
+    from lookahead_bench.engine.settings import runs_eagerly
 
     for engine in plan.engines:
         check_engine(engine)
+    if config.engine.enforce_eager is None and runs_eagerly(None):
+        _print(console, "note: no C++ compiler with Python's headers found: engines run uncompiled, which is slower")
     with ResultStore.open_run(
         config.results_dir, plan.sweep, plan.plan_id, fresh=config.run.fresh
     ) as store, _log_file(store.folder / "logs" / "command.log"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lookahead_bench.config import STOCK_METHODS, Config
+from lookahead_bench.engine.settings import runs_eagerly
 from lookahead_bench.errors import ConfigError, check_int
 from lookahead_bench.records import Cell, EngineSpec, Prompt, StrategySpec
 from lookahead_bench.strategy import make_strategy, strategies
@@ -173,7 +174,7 @@ def _engine(
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,
         kv_cache_bytes=engine.kv_cache_bytes,
-        enforce_eager=engine.enforce_eager,
+        enforce_eager=runs_eagerly(engine.enforce_eager),
         prefix_caching=engine.prefix_caching,
         seed=config.run.seed,
         threads=engine.threads,

@@ -22,7 +22,7 @@ class EngineConfig:
     max_model_len: int
     max_num_seqs: int
     kv_cache_gib: float | None
-    enforce_eager: bool
+    enforce_eager: bool | None
     prefix_caching: bool
     threads: int | None
     extra: Mapping[str, object] | None
@@ -34,7 +34,8 @@ class EngineConfig:
         check_int("engine.max_num_seqs", self.max_num_seqs, 1, 1024)
         if self.kv_cache_gib is not None:
             check_number("engine.kv_cache_gib", self.kv_cache_gib, 0.01, 4096, "null or ")
-        check_bool("engine.enforce_eager", self.enforce_eager)
+        if self.enforce_eager is not None:
+            check_bool("engine.enforce_eager", self.enforce_eager)
         check_bool("engine.prefix_caching", self.prefix_caching)
         if self.threads is not None:
             check_int("engine.threads", self.threads, 1, 1024)

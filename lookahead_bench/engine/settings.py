@@ -6,7 +6,9 @@ Tested with vLLM 0.32.0.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -120,6 +122,9 @@ def engine_environment(spec: EngineSpec, inherited: Mapping[str, str]) -> dict[s
     # Methods are found where this process would find them.
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     environment.setdefault("VLLM_NO_USAGE_STATS", "1")
+    # vLLM 0.32 can't load on CPU what it compiled ahead of time and compiles anew at every start;
+    # torch's own cache of compiled code works.
+    environment.setdefault("VLLM_USE_AOT_COMPILE", "0")
     environment.setdefault("KMP_BLOCKTIME", "1")
     threads = spec.threads or int(environment.get("OMP_NUM_THREADS") or usable_cores())
     environment["OMP_NUM_THREADS"] = str(threads)
@@ -127,6 +132,18 @@ def engine_environment(spec: EngineSpec, inherited: Mapping[str, str]) -> dict[s
     preload += [str(path) for path in preloads() if path.name not in environment.get("LD_PRELOAD", "")]
     environment["LD_PRELOAD"] = ":".join(filter(None, preload))
     return environment
+
+
+def can_compile() -> bool:
+    """Whether torch can compile for the CPU here: it needs a C++ compiler and Python's headers."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    return shutil.which(compiler) is not None and headers.is_file()
+
+
+def runs_eagerly(asked: bool | None) -> bool:
+    """What ``enforce_eager`` comes to: None compiles where that is possible."""
+    return not can_compile() if asked is None else asked
 
 
 def preloads() -> list[Path]:
