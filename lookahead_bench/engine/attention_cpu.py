@@ -27,11 +27,6 @@ from vllm.v1.attention.backends.cpu_attn import (
 
 from lookahead_bench.tree import TokenTree
 
-FOLD_QUERIES = 128
-"""Up to this many query rows the heads that share keys are folded into the query dimension, so
-that every key is read once; longer chunks (prompts) are compute-bound and go head by head."""
-
-
 def tree_mask(tree: TokenTree, context: int, dtype: torch.dtype) -> torch.Tensor:
     """Additive mask [n, context + n]: the whole context, the ancestors and the node itself."""
     mask = torch.zeros(len(tree), context + len(tree), dtype=dtype)
@@ -55,9 +50,7 @@ class AttentionRow:
         queries: its rows of the query tensor.
         write: KV slots of these rows; a slice where they follow one another.
         read: KV slots of the context and these rows, in order of attention; a slice where possible.
-        mask: additive, [1, 1, group * n, context + n] if ``folded`` else [n, context + n];
-            None where every query sees everything, or if ``causal``.
-        folded: whether the heads that share keys are folded into the query dimension.
+        mask: additive [n, context + n]; None where every query sees everything, or if ``causal``.
         causal: a chunk without context: the triangle, without a mask of its own.
     """
 
@@ -65,7 +58,6 @@ class AttentionRow:
     write: slice | torch.Tensor
     read: slice | torch.Tensor
     mask: torch.Tensor | None
-    folded: bool
     causal: bool
 
 
@@ -109,22 +101,18 @@ class TreeAttentionMetadataBuilder(CPUAttentionMetadataBuilder):
     ) -> AttentionRow:
         queries = end - start
         context = length - queries
-        folded = queries <= FOLD_QUERIES
-        causal = not folded and context == 0
+        causal = tree is None and context == 0
         mask = None
         if tree is not None and queries > 1:
             mask = tree_mask(tree, context, self.dtype)
         elif queries > 1 and not causal:
             mask = causal_mask(queries, context, self.dtype)
-        if mask is not None and folded:
-            mask = mask.repeat(self.num_heads // self.num_kv_heads, 1)[None, None]
         return AttentionRow(
             queries=slice(start, end),
             write=slots_of(blocks, context, length, self.block_size),
             read=slots_of(blocks, 0, length, self.block_size),
             mask=mask,
-            folded=folded,
-            causal=causal,
+            causal=causal and queries > 1,
         )
 
 
@@ -180,7 +168,7 @@ class TreeAttentionImpl(CPUAttentionBackendImpl):
             keys[row.write] = key[row.queries]
             values[row.write] = value[row.queries]
             output[row.queries] = attend(
-                query[row.queries], keys[row.read], values[row.read], row.mask, self.scale, row.folded, row.causal
+                query[row.queries], keys[row.read], values[row.read], row.mask, self.scale, row.causal
             )
         return output
 
@@ -191,7 +179,6 @@ def attend(
     values: torch.Tensor,
     mask: torch.Tensor | None,
     scale: float,
-    folded: bool,
     causal: bool = False,
 ) -> torch.Tensor:
     """One request's attention, heads in groups that share keys.
@@ -199,8 +186,7 @@ def attend(
     Args:
         query: [n, heads, size].
         keys, values: [length, kv_heads, size].
-        mask: as in AttentionRow.
-        folded: compute a group's heads as further queries, so that every key is read once.
+        mask: additive [n, length]; None where every query sees everything.
         causal: query i sees the keys up to i (then ``length`` is n, and there is no mask).
 
     Returns:
@@ -209,11 +195,11 @@ def attend(
     n, heads, size = query.shape
     kv_heads = keys.shape[1]
     keys, values = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
-    if folded:
-        group = heads // kv_heads
-        rows = query.view(n, kv_heads, group, size).permute(1, 2, 0, 3).reshape(1, kv_heads, group * n, size)
-        out = scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=scale)
-        return out.view(kv_heads, group, n, size).permute(2, 0, 1, 3).reshape(n, heads, size)
+    if n == 1 and mask is None and query.dtype != torch.float32:
+        # torch's grouped attention is several times slower for one half-precision query than for
+        # the same heads as further queries.
+        grouped = query.view(1, kv_heads, heads // kv_heads, size)
+        return scaled_dot_product_attention(grouped, keys, values, scale=scale).view(1, heads, size)
     out = scaled_dot_product_attention(
         query.transpose(0, 1)[None],
         keys,
