@@ -24,6 +24,9 @@ is rarer than the tail that the interval leaves out; with 4 the interval's ends 
 prompts themselves, and it can't become as wide as it should be.
 """
 RESAMPLES = 4000
+CONTROL = "vllm_control"
+"""The baseline once more, in a process of its own."""
+NO_CONTROL = (1.0, 1.0)
 NO_DRAFTS_EXPECTED = ("vllm", "vllm_control", "autoregressive")
 SETTINGS = ("model", "dataset", "dtype", "concurrency", "temperature", "max_new_tokens")
 """What a cell and the baseline that it is compared with have in common."""
@@ -45,8 +48,9 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
             (same prompt, turn and repeat); ``speedup_low``, ``speedup_high``: its 95 % interval,
             bootstrapped over prompts.
         speedup_mean: mean over those rows of the row's own ratio.
-        verdict: ``faster``, ``slower`` or ``can't tell`` (the interval holds 1, or there are fewer
-            than MIN_PROMPTS prompts); "" for the baseline itself.
+        verdict: ``faster``, ``slower`` or ``can't tell`` (the interval reaches 1, or what plain
+            decoding in a second process came to, or there are fewer than MIN_PROMPTS prompts);
+            "" for the baseline itself.
         step_compression: decode tokens per decoding step, S.
         step_cost: decode seconds per step over the baseline's, c; speedup = S / c where both
             emitted the same tokens.
@@ -59,6 +63,8 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
         prefill_seconds: median.
         note: what is wrong with the cell, in words; "" if nothing is.
     A number that can't be had (nothing decoded, no baseline, nothing checked) is NaN.
+    Data sets come in alphabetical order; in each the baseline, its control, the stock engine's
+    drafters, plain decoding through the plug-in, then the methods by name and parameters.
 
     Args:
         rows, steps: frames of `store.load_results`.
@@ -71,12 +77,27 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
     groups = {cell_id: cell for cell_id, cell in frame.groupby("cell_id", sort=False)}
     baselines = {_settings(cell): cell for cell in groups.values() if cell["is_baseline"].iloc[0]}
     in_flight = steps.groupby("cell_id")["in_flight"].mean() if len(steps) else pd.Series(dtype=float)
-    lines = [
-        _line(cell, baselines.get(_settings(cell)), in_flight.get(cell_id, np.nan), seed)
-        for cell_id, cell in groups.items()
-    ]
+    controls = {
+        _settings(cell): _against(_timed(cell), baselines.get(_settings(cell)), False, seed, NO_CONTROL)
+        for cell in groups.values()
+        if cell["strategy"].iloc[0] == CONTROL
+    }
+    lines = []
+    for cell_id, cell in groups.items():
+        control = controls.get(_settings(cell), {})
+        reach = (control.get("speedup_low", np.nan), control.get("speedup_high", np.nan))
+        lines.append(_line(cell, baselines.get(_settings(cell)), in_flight.get(cell_id, np.nan), seed, reach))
+    lines.sort(key=_place)
     summary = pd.DataFrame(lines, columns=None if lines else [*_DESCRIBING, "speedup", "note"])
     return summary.astype(dict.fromkeys(("window", "ngram", "branches"), "Int64"))
+
+
+def _place(line: dict[str, object]) -> tuple[object, ...]:
+    """Where a summary's line stands among the others."""
+    name = str(line["strategy"])
+    kinds = (bool(line["is_baseline"]), name == CONTROL, name.startswith("vllm"), name == "autoregressive")
+    sizes = [float("-inf") if pd.isna(line[key]) else float(line[key]) for key in ("window", "ngram", "branches")]
+    return (str(line["dataset"]), [not kind for kind in kinds], name, *sizes)
 
 
 def speedup_interval(
@@ -133,11 +154,18 @@ def _expanded_level(prompts: int) -> float:
     return float(1 - 2 * norm.sf(quantile))
 
 
-def verdict(low: float, high: float, prompts: int) -> str:
-    """What an interval of the speed-up over ``prompts`` prompts lets one say."""
-    if prompts >= MIN_PROMPTS and low > 1:
+def verdict(low: float, high: float, prompts: int, control: tuple[float, float] = NO_CONTROL) -> str:
+    """What an interval of the speed-up over ``prompts`` prompts lets one say.
+
+    Args:
+        low, high: the interval.
+        prompts: how many prompts are behind it.
+        control: the same interval of plain decoding in a second process. Prompts are resampled,
+            processes are not, so what two equal processes differ by has to be exceeded as well.
+    """
+    if prompts >= MIN_PROMPTS and low > np.fmax(1.0, control[1]):
         return "faster"
-    if prompts >= MIN_PROMPTS and high < 1:
+    if prompts >= MIN_PROMPTS and high < np.fmin(1.0, control[0]):
         return "slower"
     return "can't tell"
 
@@ -152,7 +180,9 @@ def drafted_nothing(strategies: Iterable[str], decode_steps: float, drafted: flo
     return not set(strategies) & set(NO_DRAFTS_EXPECTED) and decode_steps > 0 and drafted == 0
 
 
-def _line(cell: pd.DataFrame, baseline: pd.DataFrame | None, nodes: float, seed: int) -> dict[str, object]:
+def _line(
+    cell: pd.DataFrame, baseline: pd.DataFrame | None, nodes: float, seed: int, control: tuple[float, float]
+) -> dict[str, object]:
     first = cell.iloc[0]
     good = cell[cell["error"].isna()]
     timed = _timed(cell)
@@ -166,7 +196,7 @@ def _line(cell: pd.DataFrame, baseline: pd.DataFrame | None, nodes: float, seed:
         **{name: first[name] for name in _DESCRIBING},
         "tokens_per_second": _divide(tokens, seconds),
         "tokens_per_second_mean": (timed["tokens"] / timed["seconds"]).mean(),
-        **_against(timed, baseline, bool(first["is_baseline"]), seed),
+        **_against(timed, baseline, bool(first["is_baseline"]), seed, control),
         "step_compression": _divide(tokens, steps),
         "checked": checked,
         "identical": identical,
@@ -186,7 +216,7 @@ def _line(cell: pd.DataFrame, baseline: pd.DataFrame | None, nodes: float, seed:
 
 
 def _against(
-    timed: pd.DataFrame, baseline: pd.DataFrame | None, is_baseline: bool, seed: int
+    timed: pd.DataFrame, baseline: pd.DataFrame | None, is_baseline: bool, seed: int, control: tuple[float, float]
 ) -> dict[str, object]:
     nothing = dict.fromkeys(("speedup", "speedup_low", "speedup_high", "speedup_mean", "step_cost"), np.nan)
     if baseline is None:
@@ -206,7 +236,7 @@ def _against(
         "speedup_high": high,
         "speedup_mean": own.mean(),
         "step_cost": step_seconds / (pairs["seconds_base"].sum() / pairs["steps_base"].sum()),
-        "verdict": "" if is_baseline else verdict(low, high, len(clusters)),
+        "verdict": "" if is_baseline else verdict(low, high, len(clusters), control),
     }
 
 

@@ -148,12 +148,31 @@ def test_nodes_per_step_and_histogram():
     assert list(zip(histogram["accepted"], histogram["count"])) == [(1, 2), (3, 1)]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_order_of_a_summary_does_not_depend_on_the_rows(order):
+    methods = [("vllm", None), ("vllm_control", None), ("vllm_ngram", None), ("autoregressive", None),
+               ("lookahead", 2), ("lookahead", 10)]  # fmt: skip
+    rows = [
+        make_row(f"{dataset}{name}{ngram}", "p", 11, 1.0, 10, dataset=dataset, strategy=name, ngram=ngram,
+                 is_baseline=name == "vllm", drafted_tokens=1)
+        for dataset in ("d", "e")
+        for name, ngram in methods
+    ]  # fmt: skip
+    found = summary_of(*rows[::order]).reset_index()["cell_id"]
+    assert found.tolist() == [f"{dataset}{name}{ngram}" for dataset in ("d", "e") for name, ngram in methods]
+
+
 def test_verdicts():
     assert verdict(1.01, 1.2, MIN_PROMPTS) == "faster"
     assert verdict(0.8, 0.99, MIN_PROMPTS) == "slower"
     assert verdict(0.9, 1.1, 100) == "can't tell"
     assert verdict(1.5, 1.6, MIN_PROMPTS - 1) == "can't tell"
     assert verdict(np.nan, np.nan, 1) == "can't tell"
+    # Two processes of plain decoding differ: that has to be exceeded as well.
+    assert verdict(1.01, 1.2, MIN_PROMPTS, (1.0, 1.05)) == "can't tell"
+    assert verdict(1.06, 1.2, MIN_PROMPTS, (1.0, 1.05)) == "faster"
+    assert verdict(0.8, 0.98, MIN_PROMPTS, (0.97, 1.0)) == "can't tell"
+    assert verdict(0.8, 0.98, MIN_PROMPTS, (np.nan, np.nan)) == "slower"
 
 
 def test_equal_ratios_have_an_interval_without_width():

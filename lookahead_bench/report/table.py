@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lookahead_bench.report import words
+from lookahead_bench.stats import CONTROL
 
 if TYPE_CHECKING:
     from lookahead_bench.store import Results
@@ -24,7 +25,7 @@ LEGEND = (
 MOST_LINES = 20
 # A pipe has no width of its own, and rich would take 80.
 PIPE_WIDTH = 100
-_STYLES = {"faster": "green", "slower": "red", "baseline": "dim"}
+_STYLES = {"faster": "green", "slower": "red", "baseline": "dim", "control": "dim"}
 
 
 def print_table(results: Results, console: Console) -> None:
@@ -54,15 +55,8 @@ def _print(results: Results, console: Console) -> None:
     _lines(console, "Failures", words.failures(results))
 
 
-def ordered(cells: pd.DataFrame) -> pd.DataFrame:
-    """The baseline first, then the control, then the others as they were planned."""
-    ranks = cells["strategy"].eq("vllm_control").map({True: 1, False: 2}).where(~cells["is_baseline"], 0)
-    return cells.loc[ranks.sort_values(kind="stable").index]
-
-
 def lines(cells: pd.DataFrame, results: Results) -> list[tuple[str, ...]]:
-    """One data set's table as text, a line per cell, in the order of HEADINGS."""
-    cells = ordered(cells)
+    """One data set's table as text, a line per cell."""
     return [
         _texts(cell, label, results.rows[results.rows["cell_id"] == cell["cell_id"]])
         for (_, cell), label in zip(cells.iterrows(), words.cell_labels(cells), strict=True)
@@ -74,13 +68,19 @@ def _texts(cell: pd.Series, label: str, rows: pd.DataFrame) -> tuple[str, ...]:
         label,
         _number(cell["tokens_per_second"], 1),
         "1" if cell["is_baseline"] else _interval(cell),
-        "baseline" if cell["is_baseline"] else str(cell["verdict"]),
+        _verdict(cell),
         _number(cell["step_compression"], 2),
         _number(cell["step_cost"], 2),
         _number(cell["nodes_per_step"], 1),
         words.equivalence_text(words.equivalence_counts(rows))
         + (f", {int(cell['failures'])} failed" if cell["failures"] else ""),
     )
+
+
+def _verdict(cell: pd.Series) -> str:
+    if cell["is_baseline"]:
+        return "baseline"
+    return "control" if cell["strategy"] == CONTROL else str(cell["verdict"])
 
 
 def title(dataset: str, results: Results) -> str:
