@@ -344,3 +344,20 @@ def test_command_in_a_process_of_its_own(tmp_path):
         cwd=Path(__file__).parent.parent,
     )
     assert ended.returncode == 2 and ended.stdout == "" and len(ended.stderr.splitlines()) == 1
+
+
+def test_a_line_means_the_same_method_in_every_panel(tmp_path):
+    """Whatever order the cells of a data set were stored in."""
+    results = store_run(tmp_path, (*METHODS, ("vllm_ngram", None)))
+    turned = pd.concat([cells.iloc[::step] for step, (_, cells) in zip((1, -1), results.summary.groupby("dataset"))])
+    figure = plots.speedup_over(replace(results, summary=turned), "ngram")
+    for panel, (_, cells) in zip(figure.axes, turned.groupby("dataset")):
+        speedups = cells.set_index("strategy")["speedup"]
+        drawn = {line.get_label(): line for line in panel.get_lines()}
+        for method in ("autoregressive", "vllm_ngram"):
+            assert drawn[method].get_ydata()[0] == speedups[method]
+    styles = [
+        {line.get_label(): line.get_linestyle() for line in panel.get_lines() if line.get_label()[0] != "_"}
+        for panel in figure.axes
+    ]
+    assert styles[0] == styles[1]

@@ -75,11 +75,12 @@ def speedup_over(results: Results, parameter: str) -> Figure:
     """Speed-up against a swept parameter, a panel per data set, with intervals."""
     datasets = _datasets(results.summary)
     figure, (axes,) = style.panels(1, len(datasets), *_size(len(datasets), 4.4))
+    looks, dashes = _looks(results.summary, parameter), _dashes(results.summary, parameter)
     for panel, dataset in zip(axes, datasets, strict=True):
         cells = results.summary[results.summary["dataset"] == dataset]
-        _references(panel, cells, parameter)
-        for (label, series), look in zip(_series(cells, parameter), style.looks(), strict=False):
-            _with_interval(panel, series[parameter].astype(float), series, label, look)
+        _references(panel, cells, parameter, dashes)
+        for label, series in _series(cells, parameter):
+            _with_interval(panel, series[parameter].astype(float), series, label, looks[label])
         _parameter_axis(panel, cells, parameter)
         panel.set_title(dataset)
         panel.set_ylabel("speed-up over plain decoding (×)")
@@ -92,12 +93,14 @@ def step_compression_over(results: Results, parameter: str) -> Figure:
     """Step compression S above, step cost c below: the speed-up is S / c."""
     datasets = _datasets(results.summary)
     figure, grid = style.panels(2, len(datasets), *_size(len(datasets), 6.6))
+    looks = _looks(results.summary, parameter)
     titles = {"step_compression": "S (tokens per step)", "step_cost": "c (cost of a step, × plain)"}
     for line, (column, ylabel) in zip(grid, titles.items(), strict=True):
         for panel, dataset in zip(line, datasets, strict=True):
             cells = results.summary[results.summary["dataset"] == dataset]
             panel.axhline(1.0, color=style.REFERENCE, linewidth=1.2, label="plain decoding")
-            for (label, series), look in zip(_series(cells, parameter), style.looks(), strict=False):
+            for label, series in _series(cells, parameter):
+                look = looks[label]
                 panel.plot(series[parameter].astype(float), series[column], label=label, **look)
             _parameter_axis(panel, cells, parameter)
             panel.set_ylabel(ylabel)
@@ -261,7 +264,28 @@ def _series(cells: pd.DataFrame, parameter: str) -> list[tuple[str, pd.DataFrame
     return series
 
 
-def _references(panel: Axes, cells: pd.DataFrame, parameter: str) -> None:
+def _looks(summary: pd.DataFrame, parameter: str) -> dict[str, dict[str, str]]:
+    """Colour and marker of each swept method, the same on every data set."""
+    by_dataset = (_series(cells, parameter) for _, cells in summary.groupby("dataset", sort=False))
+    labels = dict.fromkeys(label for series in by_dataset for label, _ in series)
+    return dict(zip(labels, style.looks(), strict=False))
+
+
+def _dashes(summary: pd.DataFrame, parameter: str) -> dict[str, object]:
+    """Line style of each method that is shown as a line, the same on every data set."""
+    by_dataset = (_lines(cells, parameter) for _, cells in summary.groupby("dataset", sort=False))
+    labels = dict.fromkeys(label for lines in by_dataset for label, _ in lines)
+    return dict(zip(labels, itertools.cycle(style.DASHES), strict=False))
+
+
+def _lines(cells: pd.DataFrame, parameter: str) -> list[tuple[str, float]]:
+    """Label and speed-up of the methods that don't have the parameter."""
+    plain = cells["is_baseline"] | (cells["strategy"] == "vllm_control")
+    others = cells[~plain & cells[parameter].isna()].dropna(subset="speedup")
+    return list(zip(cell_labels(others), others["speedup"], strict=True))
+
+
+def _references(panel: Axes, cells: pd.DataFrame, parameter: str, dashes: dict[str, object]) -> None:
     """The line at 1.0, plain decoding against itself as a band, methods without the parameter as lines."""
     panel.axhline(1.0, color=style.REFERENCE, linewidth=1.2, label="plain decoding")
     controls = cells["strategy"] == "vllm_control"
@@ -270,11 +294,8 @@ def _references(panel: Axes, cells: pd.DataFrame, parameter: str) -> None:
             control["speedup_low"], control["speedup_high"], color=style.CONTROL, alpha=0.4, linewidth=0,
             label="plain against plain",
         )  # fmt: skip
-    others = cells[~controls & ~cells["is_baseline"] & cells[parameter].isna()].dropna(subset="speedup")
-    for speedup, label, dashes in zip(
-        others["speedup"], cell_labels(others), itertools.cycle(style.DASHES), strict=False
-    ):
-        panel.axhline(speedup, color=style.REFERENCE, linestyle=dashes, linewidth=1.2, label=label)
+    for label, speedup in _lines(cells, parameter):
+        panel.axhline(speedup, color=style.REFERENCE, linestyle=dashes[label], linewidth=1.2, label=label)
 
 
 def _with_interval(
