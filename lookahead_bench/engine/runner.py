@@ -18,7 +18,6 @@ import torch
 from vllm.sampling_params import SamplingParams
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.metadata import SamplingMetadata
-from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
 from lookahead_bench.engine.executors import Executor, ForkExecutor, Row, TreeExecutor
 from lookahead_bench.engine.layout import Layout
@@ -67,7 +66,11 @@ class StepLog:
 
 
 class TreeRunner:
-    """What the plug-in adds to one of vLLM's runners; goes before it in the bases."""
+    """What the plug-in adds to one of vLLM's runners; goes before it in the bases.
+
+    Who joins the two adds ``copy_slots(kv_cache, sources, targets)``, which moves entries of one
+    layer's KV cache from slots to slots (int64) in the layout of its attention.
+    """
 
     def __init__(self, vllm_config, device: torch.device) -> None:
         super().__init__(vllm_config, device)
@@ -262,10 +265,6 @@ class TreeRunner:
             by_node = dict(zip(row.nodes, map(tuple, best.tolist())))
             top_k = tuple(by_node.get(node, ()) for node in range(len(tree)))
         drafting.strategy.observe(Step(tree, spread, verdict.path, verdict.tokens, top_k))
-
-
-class TreeCPUModelRunner(TreeRunner, CPUModelRunner):
-    """vLLM's CPU runner, verifying token trees."""
 
 
 def strategy_of(params: SamplingParams | None) -> StrategySpec | None:

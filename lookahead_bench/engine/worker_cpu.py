@@ -1,4 +1,4 @@
-"""The worker that vLLM starts for the plug-in (``worker_cls``).
+"""The worker that vLLM starts for the plug-in on CPU (``worker_cls``).
 
 Tested with vLLM 0.32.0. Relies on ``CPUWorker.init_device`` setting ``model_runner``, and on
 ``register_backend`` letting a process choose what stands behind ``CPU_ATTN``.
@@ -7,9 +7,12 @@ Tested with vLLM 0.32.0. Relies on ``CPUWorker.init_device`` setting ``model_run
 from __future__ import annotations
 
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from lookahead_bench.engine.runner import TreeCPUModelRunner
+from lookahead_bench.engine.attention_cpu import copy_slots
+from lookahead_bench.engine.compat import check_hooks
+from lookahead_bench.engine.runner import TreeRunner
 from lookahead_bench.engine.settings import plugin_settings
 
 BACKENDS = {
@@ -18,11 +21,17 @@ BACKENDS = {
 }
 
 
+class TreeCPUModelRunner(TreeRunner, CPUModelRunner):
+    """vLLM's CPU runner, verifying token trees."""
+
+    copy_slots = staticmethod(copy_slots)
+
+
 class TreeCPUWorker(CPUWorker):
     """vLLM's CPU worker with the plug-in's runner and the executor's attention in place of its own."""
 
     def init_device(self) -> None:
-        executor = plugin_settings(self.vllm_config).executor
-        register_backend(AttentionBackendEnum.CPU_ATTN, BACKENDS[executor])
+        check_hooks(CPUModelRunner)
+        register_backend(AttentionBackendEnum.CPU_ATTN, BACKENDS[plugin_settings(self.vllm_config).executor])
         super().init_device()
         self.model_runner = TreeCPUModelRunner(self.vllm_config, self.device)
