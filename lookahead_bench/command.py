@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from lookahead_bench.config import Config, from_hydra
-from lookahead_bench.errors import EngineError, InputError
+from lookahead_bench.errors import ConfigError, EngineError, InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,6 +90,7 @@ def run(cfg: DictConfig) -> int:
     from lookahead_bench.models import load_tokenizer, resolve_model
     from lookahead_bench.plan import build_plan
     from lookahead_bench.provenance import versions
+    from lookahead_bench.report.words import plural
     from lookahead_bench.store import ResultStore
     from lookahead_bench.tracking import check_tracking
 
@@ -114,9 +115,21 @@ def run(cfg: DictConfig) -> int:
         check_engine(engine)
     if config.engine.enforce_eager is None and runs_eagerly(None):
         _print(console, "note: no C++ compiler with Python's headers found: engines run uncompiled, which is slower")
-    with ResultStore.open_run(
-        config.results_dir, plan.sweep, plan.plan_id, fresh=config.run.fresh
-    ) as store, _log_file(store.folder / "logs" / "command.log"):
+    for dataset, items in prompts.items():
+        if len(items) < config.run.concurrency:
+            _print(
+                console,
+                f"note: {dataset}: run.concurrency={config.run.concurrency} requests at once are never reached "
+                f"with {plural(len(items), 'prompt')}",
+            )
+    try:
+        store = ResultStore.open_run(config.results_dir, plan.sweep, plan.plan_id, fresh=config.run.fresh)
+    except OSError as error:
+        if is_no_room(error):
+            raise
+        why = f"{error.filename or config.results_dir}: {error.strerror or error}"
+        raise ConfigError("results_dir", str(config.results_dir), f"a folder that can be written ({why})") from error
+    with store, _log_file(store.folder / "logs" / "command.log"):
         return _measure_and_report(config, plan, prompts, tokenizer, model, store, tracking, console)
 
 

@@ -105,7 +105,10 @@ def _seconds_per_token(results_dir: Path, model: str, dtype: str) -> pd.Series:
     for path in sorted(results_dir.glob("*/*/rows.parquet")):
         provenance = path.with_name("provenance.json")
         if provenance.is_file() and _machine(json.loads(provenance.read_text())) == here:
-            rows = pd.read_parquet(path, columns=[*_DESCRIBING, *_SUMMED])
+            try:
+                rows = pd.read_parquet(path, columns=[*_DESCRIBING, *_SUMMED])
+            except (ValueError, OSError):  # damaged: it tells nothing, and an estimate does without it
+                continue
             same = (rows["model"] == model) & (rows["dtype"] == dtype) & rows["error"].isna()
             found.append(rows[same])
     if not found:

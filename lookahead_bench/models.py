@@ -179,5 +179,5 @@ def _tokenizer(path: str) -> PreTrainedTokenizerBase:
     logging.set_verbosity_error()
     try:
         return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # a damaged file raises whatever its reader raises
         raise InputError(f"cannot load the tokenizer of {path}: {one_line(error)}") from error

@@ -143,6 +143,9 @@ def _check(config: Config, method: StrategySpec, swept: Mapping[str, object] | N
         for parameter, value in method.parameters.items():
             if parameter in _STOCK_SIZES:
                 check_int(f"{prefix}.{parameter}", value, 1, _MAX_STOCK_SIZE)
+        low, high = (method.parameters.get(f"prompt_lookup_{end}") for end in ("min", "max"))
+        if low is not None and high is not None and low > high:
+            raise ConfigError(f"{prefix}.prompt_lookup_min", low, f"at most {prefix}.prompt_lookup_max={high}")
         return
     try:
         # A method checks its parameters where it is made.
@@ -202,7 +205,7 @@ def _cell(
     return Cell(
         cell_id=_hash(settings)[:16],
         dataset=dataset,
-        strategy=StrategySpec(method.name) if is_stock(method.name) else method,
+        strategy=method,
         engine=engine,
         max_new_tokens=config.decode.max_new_tokens,
         temperature=config.decode.temperature,

@@ -6,10 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lookahead_bench.checks import check_choice, check_name, check_number
-from lookahead_bench.errors import ConfigError, check_bool, check_int
+from lookahead_bench.errors import ConfigError, InputError, check_bool, check_int
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 EXECUTORS = ("tree", "fork")
+ENGINE_OWNED = {
+    "model": "model",
+    "tokenizer": "model",
+    "speculative_config": "strategy",
+    "dtype": "engine.dtype",
+    "max_model_len": "engine.max_model_len",
+    "max_num_seqs": "engine.max_num_seqs",
+    "kv_cache_memory_bytes": "engine.kv_cache_gib",
+    "enforce_eager": "engine.enforce_eager",
+    "enable_prefix_caching": "engine.prefix_caching",
+    "seed": "run.seed",
+    "worker_cls": "engine.executor",
+    "scheduler_cls": "engine.executor",
+    "additional_config": "engine.executor",
+}
+"""vLLM's engine arguments that have a key of their own. As ``engine.extra`` they would make rows say what is not so."""
 TRACKING_MODES = ("auto", "online", "offline", "disabled")
 
 
@@ -41,6 +57,9 @@ class EngineConfig:
             check_int("engine.threads", self.threads, 1, 1024)
         if self.extra is not None and not isinstance(self.extra, Mapping):
             raise ConfigError("engine.extra", self.extra, "null or a mapping such as {block_size:32}")
+        for name in self.extra or ():
+            if name in ENGINE_OWNED:
+                raise InputError(f"engine.extra.{name}: it has a key of its own; set {ENGINE_OWNED[name]} instead")
 
     @property
     def kv_cache_bytes(self) -> int | None:
@@ -56,7 +75,9 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         check_int("decode.max_new_tokens", self.max_new_tokens, 1, 1 << 20)
-        check_number("decode.temperature", self.temperature, 0.0, 10.0)
+        # vLLM takes less than 0.00001 for greedy, and up to 0.01 for 0.01.
+        if self.temperature != 0 or isinstance(self.temperature, bool):
+            check_number("decode.temperature", self.temperature, 0.01, 10.0, "0 (greedy) or ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,13 +219,10 @@ def load_results(path: str | Path) -> Results:
     if not (folder / "rows.parquet").is_file():
         raise InputError(f"{folder}: must be the folder of a run (one that has rows.parquet)")
     rows, steps = Tables.read(folder)[0].frames()
-    config_file, summary_file = folder / "config.yaml", folder / "summary.csv"
-    config = yaml.safe_load(config_file.read_text()) if config_file.is_file() else {}
-    if summary_file.is_file():
-        integers = dict.fromkeys(("window", "ngram", "branches"), "Int64")
-        summary = pd.read_csv(summary_file, dtype=integers, converters={"verdict": str, "note": str})
-    else:
-        # A run that was killed before its end has no summary yet.
+    config = _read_yaml(folder / "config.yaml")
+    summary = _read_summary(folder / "summary.csv")
+    if summary is None or not _is_of(summary, rows):
+        # A run that was killed before its end has no summary of its rows yet.
         summary = summarise(rows, steps, int((config.get("run") or {}).get("seed") or 0))
     return Results(rows, steps, summary, config, _read_json(folder / "provenance.json"), folder)
 
@@ -259,4 +256,35 @@ def _locked(path: Path, *, wait: bool = False) -> io.TextIOWrapper | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.is_file() else {}
+    try:
+        return json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError as error:
+        raise InputError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        return yaml.safe_load(path.read_text()) if path.is_file() else {}
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+
+
+def _read_summary(path: Path) -> pd.DataFrame | None:
+    if not path.is_file():
+        return None
+    integers = dict.fromkeys(("window", "ngram", "branches"), "Int64")
+    try:
+        return pd.read_csv(path, dtype=integers, converters={"verdict": str, "note": str})
+    except ValueError as error:
+        raise InputError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+
+
+def _is_of(summary: pd.DataFrame, rows: pd.DataFrame) -> bool:
+    """Whether a summary counts just these rows; a later run that was killed may have stored more."""
+    if not {"cell_id", "rows_measured", "failures"} <= set(summary.columns):
+        return False
+    failed = rows["error"].notna().groupby(rows["cell_id"])
+    return {cell: (len(errors), int(errors.sum())) for cell, errors in failed} == {
+        cell: (int(good + wrong), int(wrong))
+        for cell, good, wrong in zip(summary["cell_id"], summary["rows_measured"], summary["failures"])
+    }

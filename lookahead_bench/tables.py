@@ -11,6 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lookahead_bench.errors import InputError
+
 ROWS_SCHEMA = pa.schema(
     [
         ("cell_id", pa.string()),
@@ -218,4 +220,9 @@ def to_parquet(table: pa.Table) -> memoryview:
 
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
-    return pq.read_table(path, schema=schema) if path.is_file() else schema.empty_table()
+    if not path.is_file():
+        return schema.empty_table()
+    try:
+        return pq.read_table(path, schema=schema)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} can't be read: {' '.join(str(error).split())}") from error

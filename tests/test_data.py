@@ -134,6 +134,8 @@ def test_jsonl_is_read_anew_after_an_edit_and_unpacked(tmp_path):
         ({"id": "b", "prompt_token_ids": []}, "line 2: prompt_token_ids must be"),
         ({"id": "b", "prompt_token_ids": [1, -1]}, "line 2: prompt_token_ids must be"),
         ({"id": "b", "prompt_token_ids": [1.0]}, "line 2: prompt_token_ids must be"),
+        ({"id": "b", "prompt": "a \ud83d b"}, "line 2: prompt has half of a surrogate pair, '\\ud83d'"),
+        ('{"id": "b", "x": ' + "[" * 100_000, "line 2 can't be read: its values are nested too deeply"),
         ({"id": None, "prompt": "x"}, "line 2: id must be"),
         ({"id": "a", "prompt": "x"}, "line 2: id 'a' was there before"),
     ],
@@ -143,6 +145,11 @@ def test_a_bad_line_is_named_by_its_number(tmp_path, line, says):
         load_lines(tmp_path, {"id": "a", "prompt": "fine"}, line)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_no_category_is_no_category_of_that_name(tmp_path):
+    prompts = load_lines(tmp_path, {"id": 1, "prompt": "x", "category": None}, {"id": 2, "prompt": "x", "category": "y"})
+    assert [prompt.category for prompt in prompts] == ["", "y"]
 
 
 def test_a_bad_line_is_found_although_the_sample_leaves_it_out(tmp_path):

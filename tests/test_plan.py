@@ -104,6 +104,8 @@ def test_stock_methods_have_a_process_each_and_the_plugin_has_one():
     assert set(roles) == {"vllm", "vllm_control", "vllm_ngram", "plugin"}
     assert roles["vllm"].speculative is None and roles["vllm_control"].speculative is None
     assert roles["vllm_ngram"].speculative["num_speculative_tokens"] == 3
+    stock = next(cell for cell in plan.cells if cell.strategy.name == "vllm_ngram")
+    assert stock.strategy.parameters["num_speculative_tokens"] == 3
     assert roles["plugin"].executor == "tree" and roles["vllm"].executor == "stock"
     largest = make_strategy("lookahead", window=5, ngram=6, branches=5).max_drafts
     assert roles["plugin"].max_drafts == largest > 0

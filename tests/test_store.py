@@ -14,6 +14,7 @@ import pytest
 
 import lookahead_bench
 from lookahead_bench.errors import InputError
+from lookahead_bench.stats import summarise
 from lookahead_bench.store import ResultStore, load_results
 from lookahead_bench.tables import Key
 
@@ -72,7 +73,7 @@ def test_what_is_stored_comes_back(tmp_path):
         store.write_config("run:\n  seed: 3\n")
         store.write_provenance({"started_at": "then", "host": "a"})
         store.write_provenance({"ended_at": "now"})
-        store.write_summary(pd.DataFrame({"strategy": ["x"], "window": [None], "verdict": ["can't tell"]}))
+        store.write_summary(summarise(*store.frames(), 0).assign(window=None, verdict="asked of the file"))
         assert store.done() == {("cell1", "1", 0, 0), ("cell2", "2", 0, 0), ("cell0", "3", 0, 0)}
         assert store.folder.parent == tmp_path / "ngram"
     results = lookahead_bench.load_results(store.folder)
@@ -84,7 +85,7 @@ def test_what_is_stored_comes_back(tmp_path):
     assert results.rows["text"].iloc[0] == make_row(1)["text"]
     assert results.config == {"run": {"seed": 3}}
     assert results.provenance == {"started_at": "then", "host": "a", "ended_at": "now"}
-    assert results.summary["verdict"].tolist() == ["can't tell"]
+    assert set(results.summary["verdict"]) == {"asked of the file"}
     assert results.steps["seconds"].tolist()[:2] == [1.0, 1.1]
     assert (store.folder / "journal.jsonl").stat().st_size == 0
 
@@ -197,6 +198,27 @@ def test_a_killed_run_reports_without_a_summary(tmp_path):
     store._lock.close()
     results = load_results(store.folder)
     assert results.summary["tokens_per_second"].tolist() == pytest.approx([STEPS / 0.1])
+
+
+def test_a_summary_of_fewer_rows_is_not_taken(tmp_path):
+    with ResultStore.open_run(tmp_path, "s", "plan") as store:
+        store.add(make_row(1, error="crashed"))
+        store.write_summary(summarise(*store.frames(), 0))
+        assert load_results(store.folder).summary["failures"].tolist() == [1]
+        store.add(make_row(1), make_steps(1))
+    results = load_results(store.folder)
+    assert results.summary["failures"].tolist() == [0]
+    assert results.summary["tokens_per_second"].tolist() == pytest.approx([STEPS / 0.1])
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "steps.parquet", "config.yaml", "provenance.json", "summary.csv"])
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path, name):
+    with ResultStore.open_run(tmp_path, "s", "plan") as store:
+        store.add(make_row(1), make_steps(1))
+    (store.folder / name).write_text("" if name == "summary.csv" else "a: [")
+    with pytest.raises(InputError) as caught:
+        load_results(store.folder)
+    assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path):

@@ -79,7 +79,7 @@ def _to_prompt(name: str, source: Mapping[str, object], row: Mapping[str, object
     common = {
         "prompt_id": _prompt_id(_column(row, columns.get("id") or "row number", where), where),
         "dataset": name,
-        "category": str(_column(row, columns["category"], where)) if columns.get("category") else "",
+        "category": _category(_column(row, columns["category"], where)) if columns.get("category") else "",
     }
     if kind == "prompt_token_ids":
         return Prompt(**common, chat=False, token_ids=_token_ids(content, where), metadata=metadata)
@@ -112,6 +112,10 @@ def _prompt_id(value: object, where: str) -> str:
     return str(value)
 
 
+def _category(value: object) -> str:
+    return "" if value is None else str(value)
+
+
 def _token_ids(value: object, where: str) -> tuple[int, ...]:
     is_list = isinstance(value, list) and value
     if not is_list or any(isinstance(t, bool) or not isinstance(t, int) or t < 0 for t in value):
@@ -123,6 +127,12 @@ def _turns(value: object, kind: str, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or any(not isinstance(t, str) or not t for t in value):
         what = "a text that is not empty" if kind == "prompt" else "a list of texts that are not empty"
         raise InputError(f"{where}: {kind} must be {what}")
+    for text in value:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            found = ascii(text[error.start])
+            raise InputError(f"{where}: {kind} has half of a surrogate pair, {found}, which is no character") from error
     return tuple(value)
 
 

@@ -76,6 +76,8 @@ def _json_object(text: str, where: str) -> Mapping[str, object]:
         row = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{where} is not JSON: {error.msg} (column {error.colno})") from error
+    except RecursionError as error:
+        raise InputError(f"{where} can't be read: its values are nested too deeply") from error
     if not isinstance(row, dict):
         raise InputError(f"{where} must be a JSON object, it is {type(row).__name__}")
     return row
