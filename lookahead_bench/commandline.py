@@ -35,6 +35,7 @@ def rewrite(argv: Sequence[str]) -> list[str]:
     - ``model=X`` with X not a file of conf/model becomes ``model=custom model.path=X``; Hydra could
       not read a path or a hub id as the name of a group's option.
     - ``sweep=X`` becomes ``+sweep=X``: sweep is a group that is not chosen by default.
+    - ``--multirun`` may stand anywhere.
     - ``--cfg job`` shows values, not interpolations.
 
     Raises:
@@ -52,7 +53,8 @@ def rewrite(argv: Sequence[str]) -> list[str]:
     shows = "--cfg" in argv or "-c" in argv or any(a.startswith(("--cfg=", "-c=")) for a in argv)
     if shows and "--resolve" not in argv:
         out.append("--resolve")
-    return out
+    # Hydra reads no flag between two overrides.
+    return sorted(out, key=lambda argument: argument not in ("--multirun", "-m"))
 
 
 def _model(value: str, multirun: bool) -> list[str]:

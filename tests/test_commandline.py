@@ -26,6 +26,7 @@ pytestmark = pytest.mark.unit
         (["sweep=null"], ["sweep=null"]),
         (["--cfg", "job"], ["--cfg", "job", "--resolve"]),
         (["--cfg", "job", "--resolve"], ["--cfg", "job", "--resolve"]),
+        (["run.dry=true", "--multirun", "run.seed=1,2"], ["--multirun", "run.dry=true", "run.seed=1,2"]),
         (["-m", "model=a/b,c/d"], ["-m", "model=custom", "model.path=a/b,c/d"]),
     ],
 )
