@@ -361,3 +361,24 @@ def test_a_line_means_the_same_method_in_every_panel(tmp_path):
         for panel in figure.axes
     ]
     assert styles[0] == styles[1]
+
+
+def test_methods_that_differ_in_one_parameter_have_names_of_their_own():
+    frame = pd.DataFrame(
+        {
+            "label": ["vllm", "lookahead W5 N3 G5", "lookahead W5 N3 G5", "lookahead W5 N4 G5"],
+            "executor": ["stock", "tree", "tree", "tree"],
+            "parameters": [
+                "{}",
+                '{"ngram": 3, "pool_from_prompt": true, "seed": 0}',
+                '{"ngram": 3, "pool_from_prompt": false, "seed": 0}',
+                '{"ngram": 4, "pool_from_prompt": true, "seed": 0}',
+            ],
+        }
+    )
+    assert words.cell_labels(frame) == [
+        "vllm",
+        "lookahead W5 N3 G5 pool_from_prompt=True",
+        "lookahead W5 N3 G5 pool_from_prompt=False",
+        "lookahead W5 N4 G5",
+    ]

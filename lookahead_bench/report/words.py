@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 Cell = Mapping[str, Any] | pd.Series
 
+LABELLED = ("window", "ngram", "branches")
+"""Parameters that a method's label shows anyway."""
+
 # Worst last: of several repeats of one prompt the worst one counts.
 SEVERITY = ("identical", "near_tie", "unchecked", "mismatch")
 # Below this many prompts a data set's mean still moves a lot with the choice of prompts.
@@ -24,12 +28,31 @@ FEW_PROMPTS = 10
 FOREIGN_LOAD = 0.75
 
 
-def cell_labels(summary: pd.DataFrame) -> list[str]:
-    """The method's label, with the executor where it is not the usual one."""
-    return [
+def cell_labels(frame: pd.DataFrame) -> list[str]:
+    """A name per line (of a summary, or of rows) that no other method in the frame has.
+
+    The method's label, with the executor where it is not the usual one, and with those of its
+    parameters that tell it from another method of the same label.
+    """
+    labels = [
         f"{label} (fork)" if executor == "fork" else str(label)
-        for label, executor in zip(summary["label"], summary["executor"], strict=True)
+        for label, executor in zip(frame["label"], frame["executor"], strict=True)
     ]
+    parameters = [_parameters(text) for text in frame["parameters"]] if "parameters" in frame else []
+    values: dict[tuple[str, str], set[str]] = {}
+    for label, own in zip(labels, parameters):
+        for key, value in own.items():
+            values.setdefault((label, key), set()).add(str(value))
+    return [
+        " ".join([label, *(f"{key}={own[key]}" for key in own if len(values[label, key]) > 1)])
+        for label, own in zip(labels, parameters or [{}] * len(labels), strict=True)
+    ]
+
+
+def _parameters(text: object) -> dict[str, Any]:
+    """A cell's parameters as they are stored (JSON), without those that its label has already."""
+    known = json.loads(text) if isinstance(text, str) and text else {}
+    return {key: value for key, value in known.items() if key not in LABELLED}
 
 
 def equivalence_counts(rows: pd.DataFrame) -> dict[str, int]:
