@@ -20,7 +20,7 @@ pytestmark = pytest.mark.model
 
 MAX_MODEL_LEN = 512
 ORACLE = "tests.oracle:Oracle"
-METHODS = ("autoregressive", "lookahead", "prompt_lookup", "jacobi")
+METHODS = ("autoregressive", "lookahead", "prompt_lookup", "jacobi", "suffix", "token_recycling")
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 from lookahead_bench.engine.settings import PLUGIN_EXECUTORS, installed_vllm, is_plugin
@@ -29,6 +30,13 @@ def check_engine(spec: EngineSpec) -> None:
     _, release = installed_vllm()
     if spec.executor not in ("stock", *PLUGIN_EXECUTORS):
         raise ConfigError("engine.executor", spec.executor, "one of " + ", ".join(PLUGIN_EXECUTORS))
+    if spec.extra:
+        from vllm import EngineArgs
+
+        known = {field.name for field in fields(EngineArgs)}
+        for key in spec.extra:
+            if key not in known:
+                raise ConfigError(f"engine.extra.{key}", spec.extra[key], "left out: vLLM has no such engine argument")
     config = model_config(spec.model)
     longest = config.get("max_position_embeddings")
     if isinstance(longest, int) and spec.max_model_len > longest:
