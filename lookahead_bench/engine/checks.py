@@ -17,6 +17,19 @@ TESTED_VLLM = ("0.32.0",)
 RECURRENT_MARKS = ("ssm", "mamba", "linear_attn", "linear_attention", "recurrent", "rwkv", "conv1d", "short_conv")
 """Parts of configuration keys and layer types that only models with a recurrent state have."""
 
+UNSERVED_ARGUMENTS = {
+    "enable_lora": False,
+    "pipeline_parallel_size": 1,
+    "tensor_parallel_size": 1,
+    "data_parallel_size": 1,
+    "decode_context_parallel_size": 1,
+    "kv_cache_dtype": "auto",
+    "async_scheduling": False,
+    "speculative_config": None,
+    "worker_cls": "auto",
+}
+"""vLLM's engine arguments that the plug-in can't serve, with the only value it takes."""
+
 ALIBI_MODELS = ("bloom", "mpt", "baichuan", "jais")
 
 
@@ -43,6 +56,9 @@ def check_engine(spec: EngineSpec) -> None:
         raise ConfigError("engine.max_model_len", spec.max_model_len, f"at most {longest} for model {spec.model}")
     if not is_plugin(spec):
         return
+    for key, plain in UNSERVED_ARGUMENTS.items():
+        if spec.extra.get(key, plain) != plain:
+            raise ConfigError(f"engine.extra.{key}", spec.extra[key], f"{plain!r} with the plug-in, which has no support for it")
     if release.split("+")[0] not in TESTED_VLLM:
         raise InputError(
             f"vllm=={release}: the plug-in was tested with {', '.join(TESTED_VLLM)} only; "
