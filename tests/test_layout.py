@@ -101,3 +101,29 @@ def test_slots_follow_the_block_table(blocks, start, length):
     slots = slots_of(np.array(blocks, dtype=np.int32), start, end, size)
     found = list(range(slots.start, slots.stop)) if isinstance(slots, slice) else slots.tolist()
     assert found == [blocks[position // size] * size + position % size for position in range(start, end)]
+
+
+def test_a_row_sees_what_another_row_of_the_same_pass_writes():
+    """Two requests with one prompt that come together share its blocks, whichever is computed first."""
+    from lookahead_bench.engine.attention_cpu import (
+        AttentionRow,
+        TreeAttentionImpl,
+        TreeAttentionMetadata,
+        attend,
+        token_major,
+    )
+
+    blocks, kv_heads, block_size, heads, size = 2, 1, 4, 2, 8
+    impl = TreeAttentionImpl.__new__(TreeAttentionImpl)
+    impl.head_size, impl.scale = size, size**-0.5
+    cache = torch.zeros(blocks, kv_heads, block_size, 2 * size)
+    query, key, value = torch.randn(5, heads, size), torch.randn(5, kv_heads, size), torch.randn(5, kv_heads, size)
+    # The second row fills block 0; the first row has it as its context and writes to block 1.
+    sharing = AttentionRow(slice(0, 1), write=slice(4, 5), read=slice(0, 5), mask=None, causal=False)
+    filling = AttentionRow(slice(1, 5), write=slice(0, 4), read=slice(0, 4), mask=None, causal=True)
+    output = torch.empty(5, heads, size)
+    impl.forward(None, query, key, value, cache, TreeAttentionMetadata(5, (sharing, filling)), output)
+    seen = token_major(cache)[:5]
+    assert torch.equal(seen[:4, :, :size], key[1:]) and torch.equal(seen[4, :, :size], key[0])
+    expected = attend(query[:1], torch.cat([key[1:], key[:1]]), torch.cat([value[1:], value[:1]]), None, size**-0.5)
+    assert torch.allclose(output[:1], expected, atol=1e-6)

@@ -164,9 +164,12 @@ class TreeAttentionImpl(CPUAttentionBackendImpl):
         size = self.head_size
         slots = token_major(kv_cache)
         keys, values = slots[..., :size], slots[..., size:]
+        # All rows are written before any attends: with prefix caching a row may share a block that
+        # another row of the same pass fills.
         for row in attn_metadata.rows:
             keys[row.write] = key[row.queries]
             values[row.write] = value[row.queries]
+        for row in attn_metadata.rows:
             output[row.queries] = attend(
                 query[row.queries], keys[row.read], values[row.read], row.mask, self.scale, row.causal
             )
