@@ -228,9 +228,5 @@ class Cell:
     def label(self) -> str:
         """Short name for people: "lookahead W5 N3 G5"."""
         short = {"window": "W", "ngram": "N", "branches": "G"}
-        shown = [
-            f"{short[key]}{value}" if key in short else f"{key}={value}"
-            for key, value in self.strategy.parameters.items()
-            if key in short
-        ]
+        shown = [f"{short[key]}{value}" for key, value in self.strategy.parameters.items() if key in short]
         return " ".join([self.strategy.name, *shown])

@@ -13,10 +13,15 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
 os.environ.pop("WANDB_API_KEY", None)
 
+import hypothesis
 import pytest
 import yaml
 
 from lookahead_bench.models import ModelSource, load_tokenizer, resolve_model
+
+# How long an example takes says nothing on a shared machine.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 

@@ -29,7 +29,7 @@ FOREIGN_LOAD = 0.75
 
 
 def cell_labels(frame: pd.DataFrame) -> list[str]:
-    """A name per line (of a summary, or of rows) that no other method in the frame has.
+    """A name per line of a summary, or of a part of it, that no other method there has.
 
     The method's label, with the executor where it is not the usual one, and with those of its
     parameters that tell it from another method of the same label.
@@ -47,6 +47,11 @@ def cell_labels(frame: pd.DataFrame) -> list[str]:
         " ".join([label, *(f"{key}={own[key]}" for key in own if len(values[label, key]) > 1)])
         for label, own in zip(labels, parameters or [{}] * len(labels), strict=True)
     ]
+
+
+def labels(results: Results) -> dict[str, str]:
+    """The name of each cell in the results, by its id."""
+    return dict(zip(results.summary["cell_id"], cell_labels(results.summary), strict=True))
 
 
 def _parameters(text: object) -> dict[str, Any]:
@@ -82,7 +87,7 @@ def equivalence_text(counts: dict[str, int]) -> str:
 
 def verdicts(results: Results) -> list[str]:
     """The answer first: a sentence per data set on speed, one on the outputs of all."""
-    summary = results.summary
+    summary, name = results.summary, labels(results)
     sentences = []
     for dataset, cells in summary.groupby("dataset", sort=False):
         methods = cells[~cells["strategy"].isin(NO_DRAFTS_EXPECTED)].dropna(subset="speedup")
@@ -93,12 +98,12 @@ def verdicts(results: Results) -> list[str]:
             best = methods.loc[methods["speedup"].idxmax()]
             sentences.append(
                 f"{dataset}: no method is certainly faster than plain decoding; "
-                f"the best, {_label(best)}, has {_speedup(best)}."
+                f"the best, {name[best['cell_id']]}, has {_speedup(best)}."
             )
         else:
             best = faster.loc[faster["speedup"].idxmax()]
             sentences.append(
-                f"{dataset}: {_label(best)} is the fastest, {_speedup(best)} plain decoding; "
+                f"{dataset}: {name[best['cell_id']]} is the fastest, {_speedup(best)} plain decoding; "
                 f"{best['step_compression']:.2f} tokens a step at {best['step_cost']:.2f}× the cost of a plain step."
             )
     sentences.append(_outputs(results))
@@ -142,16 +147,16 @@ def noise_floor(results: Results) -> list[str]:
 
 def mismatches(results: Results) -> list[str]:
     """Every output that differs from plain decoding's without a near tie: prompt, position, margin."""
-    rows = results.rows
+    rows, name = results.rows, labels(results)
     wrong = rows[rows["error"].isna() & (rows["equivalence"] == "mismatch")]
     lines = []
-    for row, label in zip(wrong.to_dict("records"), cell_labels(wrong), strict=True):
+    for row in wrong.to_dict("records"):
         margin = row["divergence_margin"]
         shown = "margin unknown" if pd.isna(margin) else f"top-2 margin there {margin:.4g}"
         position = row["first_divergence"]
         where = "at an unknown position" if pd.isna(position) else f"at token {int(position)}"
         lines.append(
-            f"{row['dataset']} {row['prompt_id']} turn {row['turn'] + 1}, {label}: "
+            f"{row['dataset']} {row['prompt_id']} turn {row['turn'] + 1}, {name[row['cell_id']]}: "
             f"differs {where}, {shown}"
         )
     return lines
@@ -159,16 +164,16 @@ def mismatches(results: Results) -> list[str]:
 
 def failures(results: Results) -> list[str]:
     """Every row that failed, with its error."""
-    failed = results.rows[results.rows["error"].notna()]
+    failed, name = results.rows[results.rows["error"].notna()], labels(results)
     return [
-        f"{row['dataset']} {row['prompt_id']} turn {row['turn'] + 1}, {label}: {row['error']}"
-        for row, label in zip(failed.to_dict("records"), cell_labels(failed), strict=True)
+        f"{row['dataset']} {row['prompt_id']} turn {row['turn'] + 1}, {name[row['cell_id']]}: {row['error']}"
+        for row in failed.to_dict("records")
     ]
 
 
 def warnings(results: Results) -> list[str]:
     """What a reader must know before trusting the numbers."""
-    summary = results.summary
+    summary, name = results.summary, labels(results)
     found = []
     for dataset, cells in summary.groupby("dataset", sort=False):
         prompts = int(cells["prompts"].max())
@@ -181,9 +186,9 @@ def warnings(results: Results) -> list[str]:
         & ~summary["strategy"].isin(NO_DRAFTS_EXPECTED)
     ]
     for cell in silent.to_dict("records"):
-        found.append(f"{cell['dataset']}: {_label(cell)} drafted nothing at all; it did not work as a method.")
+        found.append(f"{cell['dataset']}: {name[cell['cell_id']]} drafted nothing at all; it did not work as a method.")
     for cell in summary[summary["failures"] > 0].to_dict("records"):
-        found.append(f"{cell['dataset']}: {_label(cell)} had {plural(int(cell['failures']), 'failure')}.")
+        found.append(f"{cell['dataset']}: {name[cell['cell_id']]} had {plural(int(cell['failures']), 'failure')}.")
     return found
 
 
@@ -218,10 +223,6 @@ def _speedup(cell: Cell) -> str:
     if pd.isna(cell["speedup_low"]):
         return f"{cell['speedup']:.2f}× (no interval)"
     return f"{cell['speedup']:.2f}× (95 % interval {cell['speedup_low']:.2f} to {cell['speedup_high']:.2f})"
-
-
-def _label(cell: Cell) -> str:
-    return f"{cell['label']} (fork)" if cell["executor"] == "fork" else str(cell["label"])
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
