@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lookahead_bench.checks import nearest
 from lookahead_bench.config import CONF, Config, from_hydra, options, register_methods
 from lookahead_bench.errors import ConfigError, InputError
-from lookahead_bench.plan import planned_methods
+from lookahead_bench.methods import planned_methods
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _PLAIN = re.compile(r"[\w./@+-]+", re.ASCII)

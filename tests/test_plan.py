@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -76,6 +77,49 @@ def test_any_parameter_of_the_method_can_be_swept():
     plan = plan_of("+sweep=ngram", "sweep.ngram=[3]", "+sweep.pool_from_prompt=[true,false]", "sweep.baselines=[]")
     swept = [cell.strategy.parameters["pool_from_prompt"] for cell in plan.cells if not cell.is_baseline]
     assert swept == [True, False] * len(PROMPTS)
+
+
+def test_methods_are_swept_over_executors_in_processes_of_their_own():
+    plan = plan_of("+sweep=executors", "sweep.methods=[lookahead,vllm_ngram]", "baselines=[autoregressive]")
+    cells = [(cell.strategy.name, cell.engine.executor) for cell in plan.cells if cell.dataset == "humaneval"]
+    lookahead = [("lookahead", "tree"), ("lookahead", "fork")]
+    assert cells == [("vllm", "stock"), ("autoregressive", "tree"), *lookahead, ("vllm_ngram", "stock")]
+    assert [engine.executor for engine in plan.engines] == ["stock", "tree", "fork", "stock"]
+    assert len({engine.max_drafts for engine in plan.engines if engine.role == "plugin"}) == 1
+    assert len({cell.cell_id for cell in plan.cells}) == len(plan.cells)
+
+
+def test_variants_have_titles_and_differ_from_the_method_in_what_they_say():
+    variants = "+sweep.variants={wide:{window:9},copy:{name:prompt_lookup},rows:{executor:fork},gone:null}"
+    plan = plan_of("+sweep=ngram", "sweep.ngram=null", "sweep.window=null", "sweep.branches=null", variants, "baselines=[]")
+    wide, copied, rows = plan.cells[1:4]
+    assert labels(plan) == ["vllm", "wide", "copy", "rows"]
+    assert wide.strategy.parameters == {**rows.strategy.parameters, "window": 9}
+    assert copied.strategy.name == "prompt_lookup"
+    assert [cell.engine.executor for cell in (wide, copied, rows)] == ["tree", "tree", "fork"]
+
+
+def test_stock_drafters_are_swept_in_a_process_for_each_setting():
+    plan = plan_of("+sweep=ngram", "sweep.strategy=vllm_ngram", "sweep.ngram=null", "sweep.window=null",
+                   "sweep.branches=null", "+sweep.num_speculative_tokens=[3,8]", "baselines=[]")  # fmt: skip
+    assert [engine.speculative and engine.speculative["num_speculative_tokens"] for engine in plan.engines] == [None, 3, 8]
+
+
+@pytest.mark.parametrize(
+    "variants, message",
+    [
+        ("{a:{window:0}}", "sweep.variants.a.window=0: must be"),
+        ("{a:{name:nosuch}}", "sweep.variants.a.name='nosuch': must be one of"),
+        ("{a:{executor:row}}", "sweep.variants.a.executor='row': must be one of tree, fork"),
+        ("{a:{name:vllm_ngram,executor:fork}}", "sweep.variants.a.executor='fork': must be left out"),
+        ("{a:{window:2},b:{window:2}}", "sweep.variants.b={}: must be other than sweep.variants.a"),
+        ("{a:3}", "sweep.variants.a=3: must be null or a mapping"),
+        ("{a:null}", "sweep.variants={'a': None}: must be at least one variant"),
+    ],
+)
+def test_a_variant_that_is_not_allowed_is_refused_by_name(variants, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        plan_of("+sweep=ngram", "sweep.ngram=null", "sweep.window=null", "sweep.branches=null", f"+sweep.variants={variants}")
 
 
 def test_comparing_methods_takes_every_registered_one():

@@ -1,0 +1,141 @@
+"""From a checked configuration to the methods of a sweep: the baselines, then what is swept."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from lookahead_bench.config import Config
+from lookahead_bench.errors import ConfigError, check_int
+from lookahead_bench.records import StrategySpec
+from lookahead_bench.strategy import make_strategy, strategies
+
+STOCK_EXECUTOR = "stock"
+_STOCK_SIZES = ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max")
+_MAX_STOCK_SIZE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way of decoding, as the cells of all data sets have it.
+
+    Attributes:
+        spec: its name and checked parameters.
+        executor: ``stock``, ``tree`` or ``fork``.
+        title: what the sweep calls it; "" leaves that to its parameters.
+    """
+
+    spec: StrategySpec
+    executor: str
+    title: str = ""
+
+    @property
+    def is_stock(self) -> bool:
+        """Whether it is the stock engine's own."""
+        return self.executor == STOCK_EXECUTOR
+
+    @property
+    def max_drafts(self) -> int:
+        """Most drafted tokens of a step that the plug-in must take for it."""
+        return 0 if self.is_stock else make_strategy(self.spec.name, **self.spec.parameters).max_drafts
+
+
+def planned_methods(config: Config) -> tuple[Method, ...]:
+    """The baselines, then the methods of the sweep, each with checked parameters and each once.
+
+    Raises:
+        ConfigError: no such method, no such parameter, a value out of range, or two variants that are the same.
+    """
+    methods = [_method(config, config.method(name, "baselines")) for name in config.baselines]
+    methods += [
+        replace(method, executor=executor)
+        for method in _swept(config)
+        for executor in ([STOCK_EXECUTOR] if method.is_stock else config.sweep.executors or [method.executor])
+    ]
+    unique: dict[str, Method] = {}
+    for method in methods:
+        identity = json.dumps([method.spec.name, dict(method.spec.parameters), method.executor], sort_keys=True)
+        same = unique.setdefault(identity, method)
+        if same.title != method.title and same.title:
+            raise ConfigError(f"sweep.variants.{method.title}", {}, f"other than sweep.variants.{same.title}")
+        unique[identity] = method
+    return tuple(unique.values())
+
+
+def is_stock(name: str) -> bool:
+    """Whether a method is the stock engine's own."""
+    return name.startswith("vllm")
+
+
+def _swept(config: Config) -> Iterable[Method]:
+    sweep = config.sweep
+    if sweep.compares_methods:
+        names = sweep.methods
+        if names is None:
+            registered = strategies()
+            names = tuple(name for name in config.methods if name in registered)
+        for name in names:
+            yield _method(config, config.method(name, "sweep.methods"))
+        return
+    assert sweep.strategy is not None
+    for title, changes in sweep.variants.items():
+        key = f"sweep.variants.{title}"
+        own = {parameter: value for parameter, value in changes.items() if parameter not in ("name", "executor")}
+        base = config.method(str(changes.get("name", sweep.strategy)), f"{key}.name")
+        method = _method(config, _changed(base, own), lambda parameter: f"{key}.{parameter}", own)
+        if method.is_stock and "executor" in changes:
+            raise ConfigError(f"{key}.executor", changes["executor"], f"left out: {base.name} is the stock engine's own")
+        yield replace(method, executor=str(changes.get("executor", method.executor)), title=title)
+    if sweep.variants:
+        return
+    base = config.method(sweep.strategy, "sweep.strategy")
+    for values in itertools.product(*sweep.axes.values()):
+        swept = dict(zip(sweep.axes, values))
+        yield _method(config, _changed(base, swept), lambda parameter: f"sweep.{parameter}", swept)
+
+
+def _changed(base: StrategySpec, changes: dict[str, object]) -> StrategySpec:
+    return StrategySpec(base.name, {**base.parameters, **changes})
+
+
+def _method(
+    config: Config,
+    spec: StrategySpec,
+    swept_key: Callable[[str], str] = str,
+    swept: Iterable[str] = (),
+) -> Method:
+    """A method with checked parameters; a fault names the key as the user types it.
+
+    Args:
+        swept_key: the key of a parameter that the sweep sets.
+        swept: those parameters.
+    """
+
+    def key(parameter: str) -> str:
+        if parameter in swept:
+            return swept_key(parameter)
+        return f"strategy.{parameter}" if spec.name == config.strategy.name else f"methods.{spec.name}.{parameter}"
+
+    if is_stock(spec.name):
+        _check_stock(spec, key)
+        return Method(spec, STOCK_EXECUTOR)
+    try:
+        # A method checks its parameters where it is made.
+        make_strategy(spec.name, **spec.parameters)
+    except ConfigError as error:
+        group, _, parameter = error.key.partition(".")
+        if group != "strategy" or not parameter:
+            raise
+        raise ConfigError(key(parameter), error.value, error.allowed) from error
+    return Method(spec, config.engine.executor)
+
+
+def _check_stock(spec: StrategySpec, key: Callable[[str], str]) -> None:
+    for parameter, value in spec.parameters.items():
+        if parameter in _STOCK_SIZES:
+            check_int(key(parameter), value, 1, _MAX_STOCK_SIZE)
+    low, high = (spec.parameters.get(f"prompt_lookup_{end}") for end in ("min", "max"))
+    if low is not None and high is not None and low > high:
+        raise ConfigError(key("prompt_lookup_min"), low, f"at most {key('prompt_lookup_max')}={high}")
