@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lookahead_bench.plan import Plan
-from lookahead_bench.provenance import cpu, gpus
+from lookahead_bench.provenance import cpu, gpus, machine_of
 from lookahead_bench.records import Cell, Prompt
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ def duration(seconds: float) -> str:
 
 def _seconds_per_token(results_dir: Path, model: str, dtype: str) -> pd.Series:
     """Mean prefill plus decode seconds per output token, by strategy; empty if nothing was measured here."""
-    here = _machine({"cpu": cpu(), "gpus": gpus()})
+    here = machine_of({"cpu": cpu(), "gpus": gpus()})
     found = []
     for path in sorted(results_dir.glob("*/*/rows.parquet")):
         provenance = path.with_name("provenance.json")
-        if provenance.is_file() and _machine(json.loads(provenance.read_text())) == here:
+        if provenance.is_file() and machine_of(json.loads(provenance.read_text())) == here:
             try:
                 rows = pd.read_parquet(path, columns=[*_DESCRIBING, *_SUMMED])
             except (ValueError, OSError):  # damaged: it tells nothing, and an estimate does without it
@@ -116,9 +116,3 @@ def _seconds_per_token(results_dir: Path, model: str, dtype: str) -> pd.Series:
     sums = pd.concat(found).groupby("strategy")[list(_SUMMED)].sum().astype(float)
     sums = sums[sums["new_tokens"] > 0]
     return (sums["prefill_seconds"] + sums["decode_seconds"]) / sums["new_tokens"]
-
-
-def _machine(provenance: Mapping[str, Any]) -> tuple[object, ...]:
-    """What of a machine moves its speed most."""
-    processor = provenance.get("cpu") or {}
-    return processor.get("model"), processor.get("usable_cores"), tuple(provenance.get("gpus") or ())

@@ -75,6 +75,12 @@ def collect(
     }
 
 
+def machine_of(record: Mapping[str, Any]) -> tuple[object, ...]:
+    """What of a run's record tells one machine from another: the parts that move its speed most."""
+    processor = record.get("cpu") or {}
+    return processor.get("model"), processor.get("usable_cores"), tuple(record.get("gpus") or ())
+
+
 def now() -> str:
     """The time in UTC, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -8,7 +8,7 @@ With several requests at once all times are a request's own, so the rates are pe
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -122,11 +122,40 @@ def speedup_interval(
     """
 
     def ratio(tokens, seconds, base_tokens, base_seconds, axis=-1):
-        rate = tokens.sum(axis) / seconds.sum(axis)
-        return rate / (base_tokens.sum(axis) / base_seconds.sum(axis))
+        return _rate(tokens, seconds, axis) / _rate(base_tokens, base_seconds, axis)
 
-    sample = tuple(np.asarray(values, dtype=float) for values in (tokens, seconds, base_tokens, base_seconds))
-    estimate = float(ratio(*sample))
+    return _interval((tokens, seconds, base_tokens, base_seconds), ratio, seed)
+
+
+def change_interval(before: Sequence[np.ndarray], after: Sequence[np.ndarray], seed: int) -> tuple[float, float, float]:
+    """By what factor a speed-up changed from one run to another, and its interval over prompts.
+
+    Args:
+        before, after: of each run the arguments of `speedup_interval`, for the same prompts in the same order.
+        seed: of the resampling.
+
+    Returns:
+        As `speedup_interval`.
+    """
+
+    def change(*sample, axis=-1):
+        (t0, s0, bt0, bs0), (t1, s1, bt1, bs1) = sample[:4], sample[4:]
+        before = _rate(t0, s0, axis) / _rate(bt0, bs0, axis)
+        return _rate(t1, s1, axis) / _rate(bt1, bs1, axis) / before
+
+    return _interval((*before, *after), change, seed)
+
+
+def _rate(tokens: np.ndarray, seconds: np.ndarray, axis: int) -> np.ndarray:
+    return tokens.sum(axis) / seconds.sum(axis)
+
+
+def _interval(
+    values: Sequence[np.ndarray], statistic: Callable[..., np.ndarray], seed: int
+) -> tuple[float, float, float]:
+    """A statistic of arrays [prompts] and its interval, by a bootstrap that resamples prompts."""
+    sample = tuple(np.asarray(array, dtype=float) for array in values)
+    estimate = float(statistic(*sample))
     if len(sample[0]) < 2:
         return estimate, np.nan, np.nan
     for method in ("BCa", "percentile"):
@@ -135,7 +164,7 @@ def speedup_interval(
             warnings.simplefilter("ignore")
             interval = bootstrap(
                 sample,
-                ratio,
+                statistic,
                 n_resamples=RESAMPLES,
                 batch=RESAMPLES,
                 vectorized=True,
@@ -221,13 +250,11 @@ def _against(
     nothing = dict.fromkeys(("speedup", "speedup_low", "speedup_high", "speedup_mean", "step_cost"), np.nan)
     if baseline is None:
         return {**nothing, "verdict": "can't tell"}
-    pairs = timed.merge(_timed(baseline), on=_UNIT, suffixes=("", "_base"))
+    pairs = _paired(timed, baseline)
     if pairs.empty:
         return {**nothing, "verdict": "" if is_baseline else "can't tell"}
-    # All turns and repeats of a prompt are one cluster: they are not independent of each other.
-    values = ["tokens", "seconds", "tokens_base", "seconds_base"]
-    clusters = pairs.groupby("prompt_id")[values].sum()
-    speedup, low, high = speedup_interval(*(clusters[name].to_numpy() for name in values), seed)
+    by_prompt = _clusters(pairs)
+    speedup, low, high = speedup_interval(*(by_prompt[name].to_numpy() for name in by_prompt), seed)
     own = (pairs["tokens"] / pairs["seconds"]) / (pairs["tokens_base"] / pairs["seconds_base"])
     step_seconds = pairs["seconds"].sum() / pairs["steps"].sum()
     return {
@@ -236,8 +263,22 @@ def _against(
         "speedup_high": high,
         "speedup_mean": own.mean(),
         "step_cost": step_seconds / (pairs["seconds_base"].sum() / pairs["steps_base"].sum()),
-        "verdict": "" if is_baseline else verdict(low, high, len(clusters), control),
+        "verdict": "" if is_baseline else verdict(low, high, len(by_prompt), control),
     }
+
+
+def clusters(cell: pd.DataFrame, baseline: pd.DataFrame) -> pd.DataFrame:
+    """What `speedup_interval` takes, as columns by prompt: sums over the rows that both have."""
+    return _clusters(_paired(_timed(cell), baseline))
+
+
+def _paired(timed: pd.DataFrame, baseline: pd.DataFrame) -> pd.DataFrame:
+    return timed.merge(_timed(baseline), on=_UNIT, suffixes=("", "_base"))
+
+
+def _clusters(pairs: pd.DataFrame) -> pd.DataFrame:
+    # All turns and repeats of a prompt are one cluster: they are not independent of each other.
+    return pairs.groupby("prompt_id")[["tokens", "seconds", "tokens_base", "seconds_base"]].sum()
 
 
 def _timed(cell: pd.DataFrame) -> pd.DataFrame:

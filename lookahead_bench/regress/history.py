@@ -1,0 +1,63 @@
+"""The history of runs: one line per run and cell in a CSV file, added to by every comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from lookahead_bench.errors import InputError
+from lookahead_bench.files import replace
+from lookahead_bench.provenance import machine_of
+from lookahead_bench.report.words import cell_labels
+from lookahead_bench.store import Results
+
+COLUMNS = (
+    "run", "started_at", "commit", "machine", "dataset", "label", "is_baseline", "speedup", "speedup_low", "speedup_high",
+    "step_compression", "step_cost", "equivalence_rate",
+)  # fmt: skip
+
+
+def add_runs(path: Path, runs: list[Results]) -> pd.DataFrame:
+    """Add runs that the history has not got yet; returns all of it, oldest run first.
+
+    Raises:
+        InputError: the file is there and is no history.
+    """
+    known = _read(path)
+    new = [_lines(run) for run in runs if name_of(run) not in set(known["run"])]
+    history = pd.concat([table for table in (known, *new) if len(table)]) if new or len(known) else known
+    history = history.drop_duplicates(["run", "dataset", "label"]).sort_values("started_at", kind="stable")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, history.to_csv(index=False).encode())
+    return history
+
+
+def name_of(run: Results) -> str:
+    """What the history calls a run: the names of its sweep and of its folder."""
+    return "/".join(run.folder.resolve().parts[-2:])
+
+
+def _read(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        return pd.DataFrame(columns=list(COLUMNS))
+    try:
+        history = pd.read_csv(path, keep_default_na=True)
+    except ValueError as error:
+        raise InputError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+    if missing := [name for name in COLUMNS if name not in history]:
+        raise InputError(f"{path}: must have the column {missing[0]}, as a history has")
+    return history
+
+
+def _lines(run: Results) -> pd.DataFrame:
+    summary = run.summary
+    processor, cores, gpus = machine_of(run.provenance)
+    own = {
+        "run": name_of(run),
+        "started_at": run.provenance.get("started_at") or "",
+        "commit": (run.provenance.get("git") or {}).get("commit") or "",
+        "machine": " ".join(map(str, (processor, cores, *gpus))),
+        "label": cell_labels(summary),
+    }
+    return summary.assign(**own)[list(COLUMNS)]
