@@ -7,14 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-import yaml
-
-from lookahead_bench.config import CONF
 from lookahead_bench.data import encode_turn
 from lookahead_bench.engine import EngineProcess, check_engine
 from lookahead_bench.engine.settings import runs_eagerly
 from lookahead_bench.errors import ConfigError, InputError, check_int
-from lookahead_bench.models import load_tokenizer, resolve_model
+from lookahead_bench.models import load_tokenizer, model_named, resolve_model
 from lookahead_bench.records import Chunk, EngineSpec, Generation, Prompt, Request, StrategySpec
 from lookahead_bench.strategy import make_strategy
 
@@ -67,7 +64,7 @@ class Engine:
         log: str | Path | None = None,
         **extra: object,
     ) -> None:
-        source = resolve_model(_model_config(model))
+        source = resolve_model(model_named(model))
         self._tokenizer = load_tokenizer(source)
         self.spec = EngineSpec(
             model=source.path,
@@ -170,11 +167,3 @@ class Engine:
 
 
 _SAMPLING = {"temperature", "top_p", "top_k", "seed", "min_tokens", "stop", "stop_token_ids", "ignore_eos"}
-
-
-def _model_config(model: str) -> dict[str, object]:
-    """The configuration of a named model, or of a folder or hub id as it is."""
-    path = CONF / "model" / f"{model}.yaml"
-    if "/" not in model and path.is_file():
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    return {"kind": "path", "name": None, "path": model, "chat": "auto"}

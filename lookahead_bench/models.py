@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lookahead_bench.cache import find_folder, make_folder
+from lookahead_bench.config import CONF
 from lookahead_bench.convert import STAGES
 from lookahead_bench.errors import ConfigError, InputError
 from lookahead_bench.hub import cached_revision, hub_revision, is_offline, one_line
@@ -61,6 +63,14 @@ def resolve_model(cfg_model: Mapping[str, object]) -> ModelSource:
     if kind == "path":
         return _from_path(cfg_model)
     raise ConfigError("model.kind", kind, "gguf_package or path")
+
+
+def model_named(model: str) -> dict[str, object]:
+    """The configuration of a model of ``conf/model`` by name, or of a folder or hub id as it is."""
+    path = CONF / "model" / f"{model}.yaml"
+    if "/" not in model and path.is_file():
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {"kind": "path", "name": None, "path": model, "chat": "auto"}
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
