@@ -22,14 +22,14 @@ def test_the_work_of_a_model_is_what_its_sizes_say():
     work = Work.of(CONFIG)
     # Per layer: q and o 8x8, k and v 8x4, gate, up and down 8x16; and the head.
     assert work.weights == 2 * (2 * 64 + 2 * 32 + 3 * 128) + 800
-    assert (work.head, work.kv_per_token, work.attention_per_pair) == (800, 2 * 2 * 4, 4 * 2 * 8)
+    assert (work.kv_per_token, work.attention_per_pair) == (2 * 2 * 4, 4 * 2 * 8)
     with pytest.raises(InputError, match="^config.json: vocab_size must be there"):
         Work.of({key: value for key, value in CONFIG.items() if key != "vocab_size"})
 
 
 @pytest.mark.unit
 def test_a_step_is_bound_by_memory_until_arithmetic_takes_longer():
-    work = Work(weights=1000, head=100, kv_per_token=10, attention_per_pair=0)
+    work = Work(weights=1000, kv_per_token=10, attention_per_pair=0)
     machine = Machine(bytes_per_second=4000.0, operations_per_second=8000.0)
     few, many = (limit(work, machine, 4, 0, size) for size in (2, 8))
     assert (few.memory_seconds, few.compute_seconds, few.seconds) == (1.0, 0.5, 1.0)

@@ -19,13 +19,11 @@ class Work:
 
     Attributes:
         weights: elements of all matrices that a step multiplies with, the LM head among them.
-        head: those of the LM head alone.
         kv_per_token: elements of keys and values that a token of context leaves behind.
         attention_per_pair: operations per pair of a token in flight and a token it attends to.
     """
 
     weights: int
-    head: int
     kv_per_token: int
     attention_per_pair: int
 
@@ -46,7 +44,6 @@ class Work:
         attention = 2 * hidden * heads * size + 2 * hidden * kv_heads * size
         return cls(
             weights=layers * (attention + 3 * hidden * inner) + vocabulary * hidden,
-            head=vocabulary * hidden,
             kv_per_token=2 * layers * kv_heads * size,
             attention_per_pair=4 * layers * heads * size,
         )
