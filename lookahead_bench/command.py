@@ -86,7 +86,8 @@ def run(cfg: DictConfig) -> int:
     os.environ.update(_QUIET)
     from lookahead_bench.data import load_prompts
     from lookahead_bench.estimate import estimate, print_plan
-    from lookahead_bench.lengths import check_lengths
+    from lookahead_bench.engine.checks import model_config
+    from lookahead_bench.lengths import check_lengths, check_token_ids
     from lookahead_bench.models import load_tokenizer, resolve_model
     from lookahead_bench.plan import build_plan
     from lookahead_bench.provenance import versions
@@ -100,6 +101,9 @@ def run(cfg: DictConfig) -> int:
     prompts = load_prompts(config.dataset, config.run.seed)
     model = resolve_model(config.model)
     tokenizer = load_tokenizer(model)
+    # A model may have more rows of embeddings than its tokenizer has tokens, or fewer.
+    vocabulary = max(len(tokenizer), int(model_config(model.path).get("vocab_size") or 0))
+    check_token_ids(prompts, vocabulary, config.dataset.get("path"))
     notes = check_lengths(prompts, tokenizer, config.engine.max_model_len, config.decode.max_new_tokens)
     for note in notes:
         _print(console, f"note: {note}")

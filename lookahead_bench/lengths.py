@@ -1,4 +1,4 @@
-"""Whether the prompts fit into the engines, known before an engine starts."""
+"""Whether engines can take the prompts, known before an engine starts."""
 
 from __future__ import annotations
 
@@ -46,3 +46,23 @@ def check_lengths(
                 f"outputs end at engine.max_model_len={max_model_len}"
             )
     return notes
+
+
+def check_token_ids(prompts: Mapping[str, Sequence[Prompt]], vocabulary: int, path: object) -> None:
+    """Refuse token ids that the model doesn't know.
+
+    Args:
+        vocabulary: how many ids it knows, from 0.
+        path: ``dataset.path``, to be named in the message; null for data sets that have none.
+
+    Raises:
+        InputError: the first such id, and where it stands.
+    """
+    for dataset, items in prompts.items():
+        for prompt in items:
+            largest = max(prompt.token_ids or (0,))
+            if largest >= vocabulary:
+                raise InputError(
+                    f"{path or dataset}: prompt_token_ids of id {prompt.prompt_id!r} has {largest}: "
+                    f"must be at most {vocabulary - 1} for this model"
+                )

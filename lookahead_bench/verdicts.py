@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,8 @@ from lookahead_bench.equivalence import IDENTICAL, MISMATCH, UNCHECKED, Equivale
 from lookahead_bench.errors import EngineError, InputError
 from lookahead_bench.progress import RunProgress
 from lookahead_bench.records import Cell, Generation, Prompt, Request
+from lookahead_bench.report.words import plural
+from lookahead_bench.schedule import schedule
 from lookahead_bench.tables import Key, key_of
 
 if TYPE_CHECKING:
@@ -45,6 +47,14 @@ class Verdicts:
         self._plan, self._prompts, self._store = plan, prompts, store
         self._asking, self._generate, self._progress = asking, generate, progress
         self._cells = {cell.cell_id: cell for cell in plan.cells}
+        self._beside = {
+            key: work.prompts
+            for work in schedule(plan, prompts)
+            if work.cell.is_baseline and work.cell.concurrency > 1
+            for key in work.keys
+        }
+        """Prompts that the baseline decodes together with the one of a key."""
+        self._margins: dict[tuple[Key, int], MarginPass | str] = {}
         self._waiting: dict[Key, list[Key]] = {}
         """Keys of rows without a verdict, by the key of the baseline's row."""
         for row in store.rows():
@@ -93,18 +103,22 @@ class Verdicts:
             if not waiting or stored is None or stored["error"] is not None:
                 continue
             self._progress.phase(f"margins · {stored['dataset']} {base.prompt_id}")
-            margins = self._margin_pass(base)
-            changes = {}
-            for key in waiting:
-                row = self._store.row(key)
-                if isinstance(margins, MarginPass):
-                    found = judge(stored["token_ids"], row["token_ids"], row["dtype"], margins)
-                else:
-                    # Not proven to be a near tie, so it isn't taken for one.
-                    found = Equivalence(MISMATCH, row["first_divergence"], None, f"no margin: {margins}")
-                changes[key] = _columns(found)
-            self._store.amend(changes)
+            self._store.amend({key: _columns(self._judge_divergent(base, stored, key)) for key in waiting})
         self._waiting = {}
+        self._margins = {}
+
+    def _judge_divergent(self, base: Key, stored: Row, key: Key) -> Equivalence:
+        """The verdict by the first margin pass that has a margin at the difference; a mismatch if none has."""
+        row = self._store.row(key)
+        for margins in self._margin_passes(base):
+            if isinstance(margins, MarginPass):
+                found = judge(stored["token_ids"], row["token_ids"], row["dtype"], margins)
+            else:
+                # Not proven to be a near tie, so it isn't taken for one.
+                found = Equivalence(MISMATCH, row["first_divergence"], None, f"no margin: {margins}")
+            if found.divergence_margin is not None:
+                break
+        return found
 
     def measure_noise(self) -> dict[str, str]:
         """Decode some prompts by the baseline again, untimed, in a batch of another size.
@@ -123,7 +137,7 @@ class Verdicts:
             chosen = self._prompts[cell.dataset][:NOISE_PROMPTS]
             self._noise_of(cell, chosen, batch)
             said[cell.dataset] = (
-                f"first turns of {len(chosen)} prompts, plain decoding: tokens with {batch} at once against "
+                f"first turns of {plural(len(chosen), 'prompt')}, plain decoding: tokens with {batch} at once against "
                 f"tokens with {cell.concurrency} at once"
             )
         return said
@@ -157,16 +171,38 @@ class Verdicts:
                 }
             )
 
-    def _margin_pass(self, base: Key) -> MarginPass | str:
-        """The baseline's margins on a prompt, or why they can't be had."""
+    def _margin_passes(self, base: Key) -> Iterator[MarginPass | str]:
+        """The baseline's margins on a prompt, or why they can't be had.
+
+        First with the same requests at once as when it was timed, since plain decoding in another
+        batch may take another way before the difference; then, should it do so all the same, alone.
+        """
         cell = self._cells[base.cell_id]
-        prompt = next(found for found in self._prompts[cell.dataset] if found.prompt_id == base.prompt_id)
+        alone = tuple(prompt for prompt in self._prompts[cell.dataset] if prompt.prompt_id == base.prompt_id)
+        for together in {len(prompts): prompts for prompts in (self._beside.get(base, alone), alone)}.values():
+            if (base, len(together)) not in self._margins:
+                self._run_margin_pass(cell, base, together)
+            yield self._margins[base, len(together)]
+
+    def _run_margin_pass(self, cell: Cell, base: Key, together: Sequence[Prompt]) -> None:
+        """Fill in the margins of all prompts that are decoded ``together`` with that of ``base``."""
+        requests, failures = {}, {}
+        for prompt in together:
+            key = base._replace(prompt_id=prompt.prompt_id)
+            try:
+                requests[key] = self._asking.request(cell, prompt, base.turn, 0, margins=True)
+            except InputError as failure:
+                failures[key] = str(failure)
+        found: dict[Key, MarginPass | str]
         try:
-            request = self._asking.request(cell, prompt, base.turn, 0, margins=True)
-            [answer] = self._generate(cell, [request], 1)
-        except (InputError, EngineError) as failure:
-            return str(failure)
-        return answer.error or MarginPass(answer.token_ids, answer.margins or ())
+            answers = self._generate(cell, list(requests.values()), cell.concurrency)
+            found = {
+                key: answer.error or MarginPass(answer.token_ids, answer.margins or ())
+                for key, answer in zip(requests, answers)
+            }
+        except EngineError as failure:
+            found = dict.fromkeys(requests, str(failure))
+        self._margins |= {(key, len(together)): margins for key, margins in (found | failures).items()}
 
     def _base(self, row: Row) -> Key | None:
         return self._asking.baseline_key(self._cells[row["cell_id"]], row["prompt_id"], row["turn"])

@@ -33,6 +33,11 @@ def load_lines(tmp_path: Path, *lines: object, **config: object):
     return load(JSONL, path=str(path), **config)["jsonl"]
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (prompt,) = load_lines(tmp_path, '\ufeff{"id": "a", "prompt": "x"}')
+    assert prompt.turns == ("x",)
+
+
 def test_humaneval_is_all_164_problems(packaged_sources):
     prompts = load(packaged_sources)["humaneval"]
     assert [prompt.prompt_id for prompt in prompts] == [f"HumanEval/{number}" for number in range(164)]

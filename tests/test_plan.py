@@ -15,7 +15,7 @@ from lookahead_bench.commandline import preflight, rewrite
 from lookahead_bench.config import options
 from lookahead_bench.errors import InputError
 from lookahead_bench.estimate import ASSUMED_TOKENS_PER_SECOND, estimate, print_plan
-from lookahead_bench.lengths import check_lengths
+from lookahead_bench.lengths import check_lengths, check_token_ids
 from lookahead_bench.models import ModelSource
 from lookahead_bench.plan import Plan, build_plan
 from lookahead_bench.provenance import cpu, gpus
@@ -262,3 +262,10 @@ def test_outputs_that_will_end_early_are_announced():
     (note,) = check_lengths(prompts, Words(), 20, 4)
     assert "1 of 2 prompts" in note and "long, 19 tokens" in note and "engine.max_model_len=20" in note
     assert check_lengths(prompts, Words(), 23, 4) == []
+
+
+def test_a_token_id_beyond_the_vocabulary_is_refused_by_name():
+    prompts = {"jsonl": [Prompt("x", "jsonl", token_ids=(3, 9)), Prompt("y", "jsonl", ("a",))]}
+    check_token_ids(prompts, 10, "own.jsonl")
+    with pytest.raises(InputError, match="^own.jsonl: prompt_token_ids of id 'x' has 9: must be at most 8 for this"):
+        check_token_ids(prompts, 9, "own.jsonl")

@@ -101,6 +101,13 @@ def test_table_says_what_is_wrong(bad):
     assert "identical to plain decoding's: 165/167, 1 near tie, 1 mismatch" in text
 
 
+def test_a_baseline_that_failed_throughout_has_no_speedup(tmp_path):
+    nothing = dict.fromkeys(("new_tokens", "decode_steps", "decode_seconds"))
+    failed = store_run(tmp_path, BASELINES, 2, change=lambda row: {**row, **nothing, "error": "refused"})
+    (line, _) = [line for line in printed(failed).splitlines() if line.startswith("vllm ")]
+    assert line.split()[:4] == ["vllm", "–", "–", "baseline"]
+
+
 def test_names_are_no_markup(good):
     rows = good.rows.assign(model="/models/[red]x")
     summary = good.summary.assign(label="[bold]method")

@@ -43,9 +43,9 @@ def _load_dataset(*args: object, **options: object):
     return datasets.load_dataset(*args, **options)
 
 
-def _stream_file(builder: str, path: Path) -> Iterator[Mapping[str, object]]:
+def _stream_file(builder: str, path: Path, **options: object) -> Iterator[Mapping[str, object]]:
     """Rows of a local file. Streamed, because the library's cache of files knows nothing of edits."""
-    return iter(_load_dataset(builder, data_files=str(path), split="train", streaming=True))
+    return iter(_load_dataset(builder, data_files=str(path), split="train", streaming=True, **options))
 
 
 def _package_rows(source: Mapping[str, object]) -> Iterator[Row]:
@@ -63,7 +63,7 @@ def _jsonl_rows(path: object) -> Iterator[Row]:
     if file.stat().st_size == 0:
         return
     try:
-        for number, line in enumerate(_stream_file("text", file), start=1):
+        for number, line in enumerate(_stream_file("text", file, encoding="utf-8-sig"), start=1):
             if line["text"].strip():
                 where = f"{path} line {number}"
                 yield where, _json_object(line["text"], where)

@@ -67,7 +67,7 @@ def _texts(cell: pd.Series, label: str, rows: pd.DataFrame) -> tuple[str, ...]:
     return (
         label,
         _number(cell["tokens_per_second"], 1),
-        "1" if cell["is_baseline"] else _interval(cell),
+        "1" if cell["is_baseline"] and cell["rows_measured"] else _interval(cell),
         _verdict(cell),
         _number(cell["step_compression"], 2),
         _number(cell["step_cost"], 2),
