@@ -55,7 +55,18 @@ def test_text_and_token_ids_are_the_same_prompt(engine, tokenizer):
     "options, message",
     [
         ({"strategy": "nope"}, "strategy='nope'"),
-        ({"presence_penalty": 1.0}, "strategy.presence_penalty"),
+        *(
+            ({name: value}, f"strategy.{name}=")
+            for name, value in {
+                "presence_penalty": 1.0,
+                "repetition_penalty": 1.1,
+                "logprobs": 2,
+                "structured_outputs": {"choice": ["a", "b"]},
+                "logits_processors": ["own.module:Processor"],
+                "lora_request": "adapter",
+                "multi_modal_data": {"image": "x.png"},
+            }.items()
+        ),
         ({"strategy": "lookahead", "window": 60, "ngram": 8}, "max_drafts="),
         ({"max_new_tokens": 0}, "max_new_tokens=0"),
         ({"concurrency": 99}, "concurrency=99"),

@@ -73,7 +73,15 @@ def test_bad_settings_are_named(folder):
         check_engine(EngineSpec(folder(), "x", extra={"nonsense": 1}))
 
 
-@pytest.mark.parametrize("extra", [{"enable_lora": True}, {"pipeline_parallel_size": 2}, {"kv_cache_dtype": "fp8"}])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"enable_lora": True},
+        {"pipeline_parallel_size": 2},
+        {"kv_cache_dtype": "fp8"},
+        {"logits_processors": ["own.module:Processor"]},
+    ],
+)
 def test_engine_arguments_that_the_plugin_cannot_serve_are_refused(folder, extra):
     with pytest.raises(ConfigError, match=f"engine.extra.{next(iter(extra))}=.*has no support"):
         check_engine(EngineSpec(folder(), "x", executor="tree", extra=extra))

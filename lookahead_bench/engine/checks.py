@@ -27,6 +27,7 @@ UNSERVED_ARGUMENTS = {
     "async_scheduling": False,
     "speculative_config": None,
     "worker_cls": "auto",
+    "logits_processors": None,
 }
 """vLLM's engine arguments that the plug-in can't serve, with the only value it takes."""
 
