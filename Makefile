@@ -26,7 +26,7 @@ bench-full: setup
 	$(RUN) -m lookahead_bench +sweep=ngram 'dataset=[humaneval,mt_bench]' dataset.limit=null $(ARGS)
 
 test: setup
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest -n 2 --dist loadfile $(ARGS)
 
 lock: setup
 	$(RUN) tools/lock.py

@@ -56,6 +56,30 @@ def test_the_rule_is_exact_on_small_distributions(branches, weights):
         assert probability == pytest.approx(expected)
 
 
+@pytest.mark.unit
+def test_requests_that_ask_for_more_than_trees_honour_are_told_by_name():
+    from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+
+    from lookahead_bench.engine.sampling import unsupported_sampling
+
+    honoured = {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "seed": 1, "stop": ["x"], "min_tokens": 1}
+    assert unsupported_sampling(SamplingParams(**honoured)) is None
+    for name, value in {
+        "n": 2,
+        "presence_penalty": 1.0,
+        "frequency_penalty": 1.0,
+        "repetition_penalty": 1.1,
+        "min_p": 0.1,
+        "logprobs": 2,
+        "prompt_logprobs": 2,
+        "structured_outputs": StructuredOutputsParams(choice=["a", "b"]),
+        "logit_bias": {5: 1.0},
+        "allowed_token_ids": [5],
+        "bad_words": ["x"],
+    }.items():
+        assert unsupported_sampling(SamplingParams(**honoured, **{name: value})) == name
+
+
 @pytest.fixture(scope="module")
 def spec(model_path) -> EngineSpec:
     return EngineSpec(
