@@ -17,6 +17,9 @@ from pathlib import Path
 from lookahead_bench.engine.session import Session
 from lookahead_bench.records import EngineSpec, Request, StrategySpec
 
+FIRST = 100
+"""Requests that are there before the first step: more than an engine takes at once."""
+
 
 def run(work: dict) -> dict:
     """Run one schedule.
@@ -37,20 +40,24 @@ def run(work: dict) -> dict:
         ("finished", "cancelled", "preemptions", "largest_batch", "steps", "drafted", "accepted"), 0
     ) | {"wrong": []}
     preempted: dict[str, int] = {}
+    arriving = FIRST
     while waiting or session.num_running:
-        for _ in range(min(len(waiting), chance.choice((0, 0, 1, 1, 2, 5, 20)))):
+        for _ in range(min(len(waiting), arriving)):
             index, item = waiting.pop()
             spec = StrategySpec(item["strategy"], item["parameters"])
             request = Request(str(index), tuple(item["prompt"]), item["max_new_tokens"], spec)
             assert session.add(request) is None
             if chance.random() < work["cancel"]:
                 doomed[str(index)] = chance.randint(1, 12)
-        for chunk in session.step():
+        arriving = chance.choice((0, 0, 1, 1, 2, 5, 20))
+        chunks = session.step()
+        ended = sum(chunk.generation is not None for chunk in chunks)
+        for chunk in chunks:
             if chunk.generation is not None:
                 doomed.pop(chunk.request_id, None)
                 _check(work["requests"][int(chunk.request_id)], chunk.generation, report)
         scheduler = session._scheduler
-        report["largest_batch"] = max(report["largest_batch"], len(scheduler.running))
+        report["largest_batch"] = max(report["largest_batch"], len(scheduler.running) + ended)
         for request_id, request in scheduler.requests.items():
             preempted[request_id] = max(preempted.get(request_id, 0), request.num_preemptions)
         report["steps"] += 1
