@@ -11,7 +11,7 @@ from lookahead_bench.engine.settings import PLUGIN_EXECUTORS, installed_vllm, is
 from lookahead_bench.errors import ConfigError, InputError
 from lookahead_bench.records import EngineSpec
 
-TESTED_VLLM = ("0.32.0",)
+TESTED_VLLM = ("0.32.0", "0.31.0")
 """The releases that the plug-in was tested with. It rests on vLLM's internals, so others are refused."""
 
 RECURRENT_MARKS = ("ssm", "mamba", "linear_attn", "linear_attention", "recurrent", "rwkv", "conv1d", "short_conv")
