@@ -24,6 +24,38 @@ TOKENS = 8192
 """Most tokens whose successors are kept; beyond, the one longest without a new ranking goes."""
 
 
+class Successors:
+    """The matrix: per token its successors, best first.
+
+    Args:
+        prompt_ids: its token pairs stand in for rankings, the latest pair first.
+    """
+
+    __slots__ = ("_ranked",)
+
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self._ranked: dict[int, tuple[int, ...]] = {}
+        for token, successor in zip(prompt_ids, prompt_ids[1:]):
+            others = tuple(other for other in self.of(token) if other != successor)
+            self._rank(token, (successor, *others)[:SUCCESSORS])
+
+    def of(self, token: int) -> tuple[int, ...]:
+        """At most SUCCESSORS tokens that follow ``token``; none if it is not known."""
+        return self._ranked.get(token, ())
+
+    def learn(self, step: Step) -> None:
+        """Take over the target's rankings at the nodes of a pass."""
+        for token, ranked in zip(step.tree.tokens, step.top_k or ()):
+            if ranked:
+                self._rank(token, tuple(ranked))
+
+    def _rank(self, token: int, successors: tuple[int, ...]) -> None:
+        self._ranked.pop(token, None)
+        if len(self._ranked) >= TOKENS:
+            del self._ranked[next(iter(self._ranked))]
+        self._ranked[token] = successors
+
+
 def static_tree(nodes: int, depth: int) -> tuple[tuple[int, int], ...]:
     """The shape of the draft: per node its parent (0 is the root) and its rank among the successors.
 
@@ -61,18 +93,8 @@ class TokenRecycling:
         self._shape = static_tree(nodes, check_int("strategy.depth", depth, 1, 32))
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
-        self._successors: dict[int, tuple[int, ...]] = {}
+        self._successors = Successors(prompt_ids)
         self._last = prompt_ids[-1]
-        for token, successor in zip(prompt_ids, prompt_ids[1:]):
-            known = self._successors.get(token, ())
-            others = tuple(other for other in known if other != successor)
-            self._rank(token, (successor, *others)[:SUCCESSORS])
-
-    def _rank(self, token: int, successors: tuple[int, ...]) -> None:
-        self._successors.pop(token, None)
-        if len(self._successors) >= TOKENS:
-            del self._successors[next(iter(self._successors))]
-        self._successors[token] = successors
 
     def draft(self, budget: int) -> TokenTree:
         builder = TreeBuilder(self._last, budget)
@@ -80,7 +102,7 @@ class TokenRecycling:
         for parent, rank in self._shape:
             node, successors = -1, ()
             if nodes[parent] >= 0:
-                successors = self._successors.get(tokens[parent], ())
+                successors = self._successors.of(tokens[parent])
             token = successors[rank] if rank < len(successors) else -1
             if token >= 0:
                 node = builder.add(nodes[parent], token)
@@ -89,8 +111,5 @@ class TokenRecycling:
         return builder.build()
 
     def observe(self, step: Step) -> None:
-        if step.top_k is not None:
-            for token, ranked in zip(step.tree.tokens, step.top_k):
-                if ranked:
-                    self._rank(token, tuple(ranked))
+        self._successors.learn(step)
         self._last = step.emitted[-1]

@@ -12,7 +12,7 @@ from lookahead_bench.strategy import Step, make_strategy
 from lookahead_bench.tree import TokenTree
 from lookahead_bench.verify import NO_CHOICE, verify
 from strategies.ngram_pool import NGramPool
-from strategies.suffix import SuffixAutomaton
+from strategies.suffix_automaton import SuffixAutomaton
 from strategies.token_recycling import static_tree
 
 pytestmark = pytest.mark.unit
