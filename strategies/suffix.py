@@ -17,6 +17,7 @@ from lookahead_bench.strategy import Step, strategy
 from lookahead_bench.tree import TokenTree, TreeBuilder
 from strategies.suffix_automaton import SuffixAutomaton
 
+
 @strategy("suffix")
 class Suffix:
     """A tree of the most frequent continuations, the likeliest node first.
