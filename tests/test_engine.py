@@ -19,7 +19,7 @@ pytestmark = pytest.mark.model
 
 MAX_MODEL_LEN = 512
 ORACLE = "tests.oracle:Oracle"
-METHODS = ("autoregressive", "lookahead", "prompt_lookup", "jacobi", "suffix", "token_recycling")
+METHODS = ("autoregressive", "lookahead", "prompt_lookup", "jacobi", "suffix", "token_recycling", "adaptive")
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,8 @@ METHODS = [
     ("suffix", {"max_drafts": 40, "spec_factor": 10, "min_score": 0}),
     ("token_recycling", {}),
     ("token_recycling", {"nodes": 40, "depth": 3}),
+    ("adaptive", {}),
+    ("adaptive", {"cost": [[1, 1.0], [2, 1.0]], "max_drafts": 5}),
 ]
 each_method = pytest.mark.parametrize(
     ("name", "parameters"), METHODS, ids=[f"{name}-{index}" for index, (name, _) in enumerate(METHODS)]
@@ -136,6 +138,15 @@ BAD = [
     ("suffix", "min_match", 0),
     ("token_recycling", "nodes", 0),
     ("token_recycling", "depth", 33),
+    ("adaptive", "max_drafts", 0),
+    ("adaptive", "cost", 1.5),
+    ("adaptive", "cost", []),
+    ("adaptive", "cost", [1, 2]),
+    ("adaptive", "cost", [[2, 1.0]]),
+    ("adaptive", "cost", [[1, 0.0]]),
+    ("adaptive", "cost", [[1, 1.0], [1, 2.0]]),
+    ("adaptive", "cost", [[1, 1.0], [8, 0.9]]),
+    ("adaptive", "cost", [[1, 1.0], [8, float("nan")]]),
     ("autoregressive", "window", 5),
 ]
 
