@@ -161,19 +161,19 @@ class Adaptive:
         self._successors = Successors(prompt_ids)
         self._acceptance = Acceptance()
 
-    def _candidates(self, state: int, matched: int, token: int) -> list[Candidate]:
-        """What may follow ``token``, the end of a match of ``matched`` tokens at ``state``."""
-        ranks = {successor: rank for rank, successor in enumerate(self._successors.of(token)[:_RANKS])}
+    def _candidates(self, state: int, matched: int, last: int) -> list[Candidate]:
+        """What may follow ``last``, the end of a match of ``matched`` tokens at ``state``."""
+        ranks = {successor: rank for rank, successor in enumerate(self._successors.of(last)[:_RANKS])}
         candidates = []
         if matched:
             length = sum(matched >= shortest for shortest in _MATCHES) - 1
             text = self._text
             following = [(text.count[after], -after, token) for token, after in text.following[state].items()]
             total = sum(count for count, _, _ in following)
-            for count, _, successor in nlargest(_CONTINUATIONS, following):
+            for count, _, token in nlargest(_CONTINUATIONS, following):
                 share = min(4, total // count - 1)
-                candidates.append(Candidate(successor, (length, share, ranks.pop(successor, -1))))
-        candidates += [Candidate(successor, (-1, -1, rank)) for successor, rank in ranks.items()]
+                candidates.append(Candidate(token, (length, share, ranks.pop(token, -1))))
+        candidates += [Candidate(token, (-1, -1, rank)) for token, rank in ranks.items()]
         return candidates
 
     def _follow(self, state: int, matched: int, token: int) -> tuple[int, int]:
@@ -223,7 +223,7 @@ class Adaptive:
 
 
 def _check_cost(cost: object) -> tuple[tuple[float, float], ...]:
-    allowed = "a list of pairs such as [[1,1.0],[8,1.25]]: growing nodes from 1 on, each with a cost above 0 that does not fall"
+    allowed = "pairs such as [[1,1.0],[8,1.25]]: growing nodes from 1 on, with costs above 0 that do not fall"
     try:
         points = tuple((float(nodes), float(value)) for nodes, value in cost)  # type: ignore[attr-defined]
     except (TypeError, ValueError) as error:
