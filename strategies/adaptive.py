@@ -165,9 +165,13 @@ class Adaptive:
         """What may follow ``last``, the end of a match of ``matched`` tokens at ``state``."""
         ranks = {successor: rank for rank, successor in enumerate(self._successors.of(last)[:_RANKS])}
         candidates = []
+        text = self._text
+        while state and not text.following[state]:
+            # The match has reached the end of the text; in a loop, a shorter one goes on.
+            state = text.link[state]
+            matched = text.length[state]
         if matched:
             length = sum(matched >= shortest for shortest in _MATCHES) - 1
-            text = self._text
             following = [(text.count[after], -after, token) for token, after in text.following[state].items()]
             total = sum(count for count, _, _ in following)
             for count, _, token in nlargest(_CONTINUATIONS, following):

@@ -64,6 +64,15 @@ def test_where_nodes_are_free_all_that_may_come_is_drafted():
     assert drafts[0].num_drafts == 6
 
 
+@pytest.mark.parametrize("period", [[5], [1, 2, 3]])
+def test_a_loop_is_drafted_beyond_the_end_of_the_text(period):
+    method = make_strategy("adaptive", cost=FLAT, max_drafts=12)
+    method.begin(period * 5)
+    assert len(method.draft(12)) == 13
+    _, drafts = decode(make_strategy("adaptive"), periodic_target(period), period * 5, 60, 10)
+    assert len(drafts) < 12
+
+
 def observed(method, text, top_k) -> None:
     """Let ``method`` see ``text`` come out token by token, as if nothing were drafted."""
     for last, token in zip(text, text[1:]):
