@@ -21,20 +21,26 @@ class TokenTree:
         tokens: token id of each node; ``tokens[0]`` is the last accepted token.
         parents: index of each node's parent; ``parents[0]`` is -1, else ``parents[i] < i``.
         wants_logits: whether the target's choice after the node is read. Always true for node 0.
+        may_accept: whether verification may enter the node; where not, it is computed for what it
+            tells the strategy alone. Always true for node 0; empty stands for all true.
 
     Raises:
-        ValueError: the three differ in length, are empty, or the order is not topological.
+        ValueError: they differ in length, are empty, or the order is not topological.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     wants_logits: tuple[bool, ...]
+    may_accept: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
-        if not len(self.tokens) == len(self.parents) == len(self.wants_logits) >= 1:
-            raise ValueError("tokens, parents and wants_logits must have one length of at least 1")
-        if self.parents[0] != -1 or not self.wants_logits[0]:
-            raise ValueError("node 0 must be the root (parent -1) and want its logits")
+        if not self.may_accept:
+            object.__setattr__(self, "may_accept", (True,) * len(self.tokens))
+        flags = (self.wants_logits, self.may_accept)
+        if not self.tokens or any(len(column) != len(self.tokens) for column in (self.parents, *flags)):
+            raise ValueError("tokens, parents, wants_logits and may_accept must have one length of at least 1")
+        if self.parents[0] != -1 or not all(flag[0] for flag in flags):
+            raise ValueError("node 0 must be the root (parent -1), want its logits and be accepted")
         if any(not 0 <= parent < node for node, parent in enumerate(self.parents) if node):
             raise ValueError("every parent must come before its children")
 
@@ -63,7 +69,8 @@ class TokenTree:
         """The first ``size`` nodes (at least 1), which are a tree again."""
         if size >= len(self.tokens):
             return self
-        return TokenTree(self.tokens[:size], self.parents[:size], self.wants_logits[:size])
+        columns = (self.tokens, self.parents, self.wants_logits, self.may_accept)
+        return TokenTree(*(column[:size] for column in columns))
 
     def mask(self) -> np.ndarray:
         """Who attends to whom among the nodes, bool [n, n]: row i has i itself and its ancestors."""
@@ -95,12 +102,13 @@ class TreeBuilder:
             which is what a scheduler that cuts the tail would do.
     """
 
-    __slots__ = ("_tokens", "_parents", "_wants", "_child", "_budget")
+    __slots__ = ("_tokens", "_parents", "_wants", "_accept", "_child", "_budget")
 
     def __init__(self, root: int, budget: int) -> None:
         self._tokens = [root]
         self._parents = [-1]
         self._wants = [True]
+        self._accept = [True]
         self._child: dict[tuple[int, int], int] = {}
         self._budget = budget
 
@@ -109,17 +117,20 @@ class TreeBuilder:
         """How many nodes can still be added."""
         return self._budget - (len(self._tokens) - 1)
 
-    def add(self, parent: int, token: int, *, wants_logits: bool = True) -> int:
+    def add(
+        self, parent: int, token: int, *, wants_logits: bool = True, may_accept: bool = True
+    ) -> int:
         """Add ``token`` below ``parent``; return its node, or -1 if the budget is used up.
 
-        A ``parent`` of -1 (itself dropped) drops the node too. Logits are wanted at a shared node
-        if one of its users wants them.
+        A ``parent`` of -1 (itself dropped) drops the node too. A shared node wants logits, and may
+        be accepted, if one of its users says so.
         """
         if parent < 0:
             return -1
         node = self._child.get((parent, token))
         if node is not None:
-            self._wants[node] = self._wants[node] or wants_logits
+            self._wants[node] |= wants_logits
+            self._accept[node] |= may_accept
             return node
         if self.room <= 0:
             return -1
@@ -127,15 +138,21 @@ class TreeBuilder:
         self._tokens.append(token)
         self._parents.append(parent)
         self._wants.append(wants_logits)
+        self._accept.append(may_accept)
         self._child[parent, token] = node
         return node
 
-    def add_chain(self, parent: int, tokens: Sequence[int], *, wants_logits: bool = True) -> int:
-        """Add ``tokens`` one below the other; return the last node, or -1 if it was dropped."""
+    def add_chain(self, parent: int, tokens: Sequence[int], **flags: bool) -> int:
+        """Add ``tokens`` one below the other, each as ``add`` does with ``flags``.
+
+        Returns:
+            The last node, ``parent`` if there are no tokens, -1 if it was dropped.
+        """
         for token in tokens:
-            parent = self.add(parent, token, wants_logits=wants_logits)
+            parent = self.add(parent, token, **flags)
         return parent
 
     def build(self) -> TokenTree:
         """The tree as it stands."""
-        return TokenTree(tuple(self._tokens), tuple(self._parents), tuple(self._wants))
+        columns = (self._tokens, self._parents, self._wants, self._accept)
+        return TokenTree(*(tuple(column) for column in columns))

@@ -41,8 +41,8 @@ def verify(tree: TokenTree, choices: Sequence[int]) -> Verdict:
             NO_CHOICE where its logits were not computed.
 
     Returns:
-        The accepted path and the emitted tokens. A node whose choice is unknown is not entered:
-        its token still comes out, as the bonus of its parent.
+        The accepted path and the emitted tokens. A node whose choice is unknown, or that may not be
+        accepted, is not entered: its token still comes out, as the bonus of its parent.
 
     Raises:
         ValueError: the root's choice is unknown, or the lengths differ.
@@ -54,7 +54,7 @@ def verify(tree: TokenTree, choices: Sequence[int]) -> Verdict:
     child = {
         (parent, token): node
         for node, (parent, token) in reversed(list(enumerate(zip(tree.parents, tree.tokens))))
-        if node and choices[node] != NO_CHOICE
+        if node and tree.may_accept[node] and choices[node] != NO_CHOICE
     }
     node, path = 0, []
     while (following := child.get((node, choices[node]))) is not None:

@@ -18,8 +18,8 @@ def trees(draw, largest: int = 14) -> TokenTree:
     size = draw(st.integers(1, largest))
     parents = (-1, *(draw(st.integers(0, node - 1)) for node in range(1, size)))
     tokens = tuple(draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)))
-    wants = (True, *draw(st.lists(st.booleans(), min_size=size - 1, max_size=size - 1)))
-    return TokenTree(tokens, parents, wants)
+    flags = st.lists(st.booleans(), min_size=size - 1, max_size=size - 1)
+    return TokenTree(tokens, parents, (True, *draw(flags)), (True, *draw(flags)))
 
 
 def ancestors(tree: TokenTree, node: int) -> set[int]:
@@ -51,6 +51,8 @@ def test_any_prefix_of_a_tree_is_a_tree_with_the_same_rows(tree, size):
     kept = min(size, len(tree))
     assert len(cut) == kept and cut.num_drafts == kept - 1
     assert (cut.mask() == tree.mask()[:kept, :kept]).all()
+    assert cut.wants_logits == tree.wants_logits[:kept]
+    assert cut.may_accept == tree.may_accept[:kept]
 
 
 @given(trees())
@@ -75,6 +77,16 @@ def test_what_is_no_tree_is_refused(tokens, parents, wants):
         TokenTree(tokens, parents, wants)
 
 
+@pytest.mark.parametrize("accept", [(True,), (False, True), (True, True, True)])
+def test_the_root_is_accepted_and_every_node_says_whether_it_may_be(accept):
+    with pytest.raises(ValueError):
+        TokenTree((1, 2), (-1, 0), (True, True), accept)
+
+
+def test_a_node_may_be_accepted_unless_it_says_otherwise():
+    assert TokenTree((1, 2), (-1, 0), (True, True)).may_accept == (True, True)
+
+
 @given(
     st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8), st.integers(0, 25)
 )
@@ -93,12 +105,14 @@ def test_a_builder_makes_the_trie_of_its_chains_as_far_as_the_budget_goes(chains
     assert builder.room == budget - len(drafted)
 
 
-def test_a_shared_node_wants_logits_if_one_user_does():
+@pytest.mark.parametrize("flag", ["wants_logits", "may_accept"])
+def test_a_shared_node_has_a_flag_if_one_user_sets_it(flag):
     builder = TreeBuilder(9, 10)
-    first = builder.add(0, 5, wants_logits=False)
-    assert builder.add(0, 5, wants_logits=True) == first
-    assert builder.add(0, 5, wants_logits=False) == first
-    assert builder.build().wants_logits == (True, True)
+    first = builder.add(0, 5, **{flag: False})
+    assert getattr(builder.build(), flag) == (True, False)
+    assert builder.add(0, 5, **{flag: True}) == first
+    assert builder.add_chain(0, [5], **{flag: False}) == first
+    assert getattr(builder.build(), flag) == (True, True)
 
 
 def test_below_a_dropped_node_nothing_is_added():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookahead_bench.tree import TokenTree, TreeBuilder
-from lookahead_bench.verify import NO_CHOICE, verify
+from lookahead_bench.verify import NO_CHOICE, Verdict, verify
 
 pytestmark = pytest.mark.unit
 
@@ -16,8 +16,9 @@ pytestmark = pytest.mark.unit
 def verified_trees(draw) -> tuple[TokenTree, tuple[int, ...]]:
     """A trie and the target's choices, some of them not computed."""
     builder = TreeBuilder(9, draw(st.integers(0, 12)))
-    for chain in draw(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=6)):
-        builder.add_chain(0, chain)
+    chains = st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.booleans())
+    for chain, may_accept in draw(st.lists(chains, max_size=6)):
+        builder.add_chain(0, chain, may_accept=may_accept)
     tree = builder.build()
     inner = st.lists(
         st.sampled_from([0, 1, 2, 3, NO_CHOICE]), min_size=len(tree) - 1, max_size=len(tree) - 1
@@ -31,7 +32,9 @@ def brute_force(tree: TokenTree, choices: tuple[int, ...]) -> tuple[int, ...]:
     for end in range(len(tree)):
         path = tree.path(end)
         right = all(
-            choices[node] != NO_CHOICE and tree.tokens[node] == choices[tree.parents[node]]
+            tree.may_accept[node]
+            and choices[node] != NO_CHOICE
+            and tree.tokens[node] == choices[tree.parents[node]]
             for node in path
         )
         if right and len(path) > len(best):
@@ -65,6 +68,12 @@ def test_an_empty_tree_emits_the_roots_choice():
 def test_of_equal_siblings_the_one_with_logits_is_entered():
     tree = TokenTree((1, 2, 2), (-1, 0, 0), (True, False, True))
     assert verify(tree, (2, NO_CHOICE, 3)).path == (2,)
+
+
+def test_of_equal_siblings_the_one_that_may_be_accepted_is_entered():
+    tree = TokenTree((1, 2, 2), (-1, 0, 0), (True,) * 3, (True, False, True))
+    assert verify(tree, (2, 3, 4)) == Verdict((2,), (2, 4))
+    assert verify(tree.prefix(2), (2, 3)) == Verdict((), (2,))
 
 
 @pytest.mark.parametrize("choices", [(), (1,), (1, 2, 3), (NO_CHOICE, 1)])
