@@ -15,6 +15,12 @@ from lookahead_bench.strategy import make_strategy, strategies
 STOCK_EXECUTOR = "stock"
 _STOCK_SIZES = ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max")
 _MAX_STOCK_SIZE = 512
+_STOCK_RANGES = {
+    "suffix_decoding_max_tree_depth": (1, _MAX_STOCK_SIZE),
+    "suffix_decoding_max_cached_requests": (0, 10**6),
+}
+_STOCK_FACTORS = {"suffix_decoding_max_spec_factor": 100.0, "suffix_decoding_min_token_prob": 1.0}
+"""Numbers from 0, with the highest value of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,12 @@ def _check_stock(spec: StrategySpec, key: Callable[[str], str]) -> None:
     for parameter, value in spec.parameters.items():
         if parameter in _STOCK_SIZES:
             check_int(key(parameter), value, 1, _MAX_STOCK_SIZE)
+        elif parameter in _STOCK_RANGES:
+            check_int(key(parameter), value, *_STOCK_RANGES[parameter])
+        elif parameter in _STOCK_FACTORS:
+            highest = _STOCK_FACTORS[parameter]
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= highest:
+                raise ConfigError(key(parameter), value, f"a number from 0 to {highest:g}")
     low, high = (spec.parameters.get(f"prompt_lookup_{end}") for end in ("min", "max"))
     if low is not None and high is not None and low > high:
         raise ConfigError(key("prompt_lookup_min"), low, f"at most {key('prompt_lookup_max')}={high}")

@@ -60,6 +60,9 @@ def set_up() -> None:
     say("converting the default model (once; kept in the cache)")
     if subprocess.run([PYTHON, ROOT / "tools" / "default_model.py"], stdin=subprocess.DEVNULL).returncode:
         raise SetupError("the default model could not be converted, see the line above")
+    say("building the suffix tree that vLLM's own suffix decoding needs (where there is a C++ compiler)")
+    # Only vllm_suffix needs it, so a failure, which it tells in one line, costs that method and nothing else.
+    subprocess.run([PYTHON, ROOT / "tools" / "suffix_tree.py"], stdin=subprocess.DEVNULL)
     STAMP.write_text(json.dumps(wanted))
     say(f"done in {time.monotonic() - started:.0f} s: {VENV}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 
 from lookahead_bench.engine.settings import PLUGIN_EXECUTORS, installed_vllm, is_plugin
@@ -51,6 +52,8 @@ def check_engine(spec: EngineSpec) -> None:
         for key in spec.extra:
             if key not in known:
                 raise ConfigError(f"engine.extra.{key}", spec.extra[key], "left out: vLLM has no such engine argument")
+    if (spec.speculative or {}).get("method") == "suffix" and find_spec("arctic_inference") is None:
+        raise InputError("vllm_suffix needs arctic_inference.suffix_decoding: build it with .venv/bin/python tools/suffix_tree.py")
     config = model_config(spec.model)
     longest = config.get("max_position_embeddings")
     if isinstance(longest, int) and spec.max_model_len > longest:
