@@ -22,10 +22,8 @@ class OfficialLookahead:
     """The official window, pool and order of events on a token tree.
 
     The last token of a guess does not ask for logits: that is how the last token of a full match
-    gets lost. Window and guesses share no nodes, so that the window's tokens, whose logits are not
-    read, are not accepted. Two things are not reproduced: guesses that share a prefix share nodes,
-    so passes are smaller; and for N=3, or while the window is filled, column 0 of the window is a
-    child of the root with logits, which the verifier accepts where it is right.
+    gets lost. Window and guesses share no nodes, and the window's may not be accepted. One thing is
+    not reproduced: guesses that share a prefix share nodes, so passes are smaller.
 
     The official prefill carries level 0 behind the prompt. ``draft`` gives that tree if it is asked
     before the prefill; where the prefill verifies no tree, the first decoding step carries it.
@@ -86,7 +84,8 @@ class OfficialLookahead:
         for depth, level in enumerate(others, start=1):
             tips = [add(tip, token, depth == len(others)) for tip, token in zip(tips, level, strict=True)]
             self._readers = tips
-        self._drafted = TokenTree(tuple(tokens), tuple(parents), tuple(wants)).prefix(budget + 1)
+        may_accept = tuple(node < len(guessed) for node in range(len(tokens)))
+        self._drafted = TokenTree(tuple(tokens), tuple(parents), tuple(wants), may_accept).prefix(budget + 1)
         return self._drafted
 
     def observe(self, step: Step) -> None:
