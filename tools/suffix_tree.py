@@ -25,8 +25,9 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as work:
             build(Path(work))
-    except (OSError, subprocess.CalledProcessError) as error:
-        last = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
+    except (OSError, StopIteration, tarfile.TarError, subprocess.CalledProcessError) as error:
+        # StopIteration: a file that the build should have left is not there, and says nothing itself.
+        last = (getattr(error, "stderr", "") or str(error) or "the build left no extension").strip().splitlines()[-1]
         print(f"suffix tree: not built, vllm_suffix can't run; it needs a C++20 compiler and cmake ({last})", file=sys.stderr)
         return 1
     return 0

@@ -207,12 +207,8 @@ class _Judge:
         less_equal = int((verdicts[1] > verdicts[0]).sum())
         if less_equal:
             worse.append(f"{plural(less_equal, 'output')} further from plain decoding's (near tie or mismatch)")
-        alike = pairs[same]
-        steps = [int(alike[column].sum()) for column in ("decode_steps", "decode_steps_after")]
-        if steps[1] != steps[0]:
-            s = [_compression(alike, suffix) for suffix in ("", "_after")]
-            said = f"S {s[0]:.4g} → {s[1]:.4g} ({steps[0]} → {steps[1]} steps for the same tokens)"
-            (worse if steps[1] > steps[0] else better).append(said)
+        for said, is_worse in _work_changes(pairs[same]):
+            (worse if is_worse else better).append(said)
         return worse, better
 
     def _counts(self, cell: _Cell) -> bool:
@@ -231,6 +227,27 @@ class _Judge:
             return np.nan, np.nan, np.nan, 0
         columns = [[table.loc[prompts, name].to_numpy() for name in table] for table in sums]
         return *change_interval(*columns, self._seed), len(prompts)
+
+
+def _work_changes(pairs: pd.DataFrame) -> list[tuple[str, bool]]:
+    """What it now takes to produce the same tokens, where that is not what it took; and whether it is worse.
+
+    Rows are compared one by one: what one prompt gains does not hide what another loses.
+    """
+    changes = []
+    for moved, is_worse in ((pairs["decode_steps_after"] > pairs["decode_steps"], True), (pairs["decode_steps_after"] < pairs["decode_steps"], False)):
+        if moved.any():
+            rows = pairs[moved]
+            s = [_compression(rows, suffix) for suffix in ("", "_after")]
+            steps = [int(rows[column].sum()) for column in ("decode_steps", "decode_steps_after")]
+            outputs = f"on {plural(len(rows), 'output')} of {len(pairs)}"
+            changes.append((f"S {s[0]:.4g} → {s[1]:.4g} {outputs} ({steps[0]} → {steps[1]} steps for the same tokens)", is_worse))
+    # With other steps other drafts are no surprise; with the same, more of them are cost without gain.
+    steady = pairs[pairs["decode_steps_after"] == pairs["decode_steps"]]
+    drafted = [int(steady[column].sum()) for column in ("drafted_tokens", "drafted_tokens_after")]
+    if drafted[1] != drafted[0]:
+        changes.append((f"{drafted[0]} → {drafted[1]} drafted tokens for the same steps", drafted[1] > drafted[0]))
+    return changes
 
 
 def _good(rows: pd.DataFrame) -> pd.DataFrame:

@@ -19,15 +19,18 @@ COLUMNS = (
 
 
 def add_runs(path: Path, runs: list[Results]) -> pd.DataFrame:
-    """Add runs that the history has not got yet; returns all of it, oldest run first.
+    """Add runs, in place of what the history had of them; returns all of it, oldest run first.
+
+    A run that was resumed has other figures than when it was first added.
 
     Raises:
         InputError: the file is there and is no history.
     """
     known = _read(path)
-    new = [_lines(run) for run in runs if name_of(run) not in set(known["run"])]
-    history = pd.concat([table for table in (known, *new) if len(table)]) if new or len(known) else known
-    history = history.drop_duplicates(["run", "dataset", "label"]).sort_values("started_at", kind="stable")
+    new = {name_of(run): _lines(run) for run in runs}
+    others = known[~known["run"].isin(list(new))]
+    history = pd.concat([table for table in (others, *new.values()) if len(table)])
+    history = history.sort_values("started_at", kind="stable")
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, history.to_csv(index=False).encode())
     return history
