@@ -7,8 +7,8 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.simulated import decode, hash_target, periodic_target
 
+from lookahead_bench.simulate import decode, hash_target, periodic_target
 from lookahead_bench.strategy import Step, make_strategy
 from lookahead_bench.tree import TokenTree
 from strategies.adaptive import DEFAULT_COST, Acceptance, Candidate, CostCurve

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulated import decode, greedy, hash_target, periodic_target
 
 from lookahead_bench.errors import ConfigError
+from lookahead_bench.simulate import decode, greedy, hash_target, periodic_target
 from lookahead_bench.strategy import Strategy, make_strategy, strategies, strategy
 
 pytestmark = pytest.mark.unit

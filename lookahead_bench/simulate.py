@@ -1,4 +1,4 @@
-"""Decoding without a model: targets that are plain functions of the context, and the loop around them."""
+"""Decoding without a model, to try a strategy: targets that are plain functions of the context, and the loop around them."""
 
 from __future__ import annotations
 
