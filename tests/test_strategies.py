@@ -38,6 +38,8 @@ METHODS = [
     ("suffix", {"max_drafts": 40, "spec_factor": 10, "min_score": 0}),
     ("token_recycling", {}),
     ("token_recycling", {"nodes": 40, "depth": 3}),
+    ("token_recycling", {"tree": "adaptive"}),
+    ("token_recycling", {"tree": "adaptive", "nodes": 40, "depth": 3}),
     ("adaptive", {}),
     ("adaptive", {"cost": [[1, 1.0], [2, 1.0]], "max_drafts": 5}),
 ]
@@ -138,6 +140,7 @@ BAD = [
     ("suffix", "min_match", 0),
     ("token_recycling", "nodes", 0),
     ("token_recycling", "depth", 33),
+    ("token_recycling", "tree", "dynamic"),
     ("adaptive", "max_drafts", 0),
     ("adaptive", "cost", 1.5),
     ("adaptive", "cost", []),
