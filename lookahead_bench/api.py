@@ -9,7 +9,7 @@ from types import TracebackType
 
 from lookahead_bench.data import encode_turn
 from lookahead_bench.engine import EngineProcess, check_engine
-from lookahead_bench.engine.settings import runs_eagerly
+from lookahead_bench.engine.settings import runs_eagerly, uses_native
 from lookahead_bench.errors import ConfigError, InputError, check_int
 from lookahead_bench.models import load_tokenizer, model_named, resolve_model
 from lookahead_bench.records import Chunk, EngineSpec, Generation, Prompt, Request, StrategySpec
@@ -34,6 +34,7 @@ class Engine:
         kv_cache_gib: size of the KV cache; None lets vLLM decide.
         enforce_eager: no compilation: starts in seconds, decodes slower. None compiles where a C++
             compiler is there.
+        native_kernels: the project's own kernel for linear layers (CPU). None uses it where it can be built.
         prefix_caching: whether KV blocks of earlier prompts are reused.
         log: file for vLLM's own output; a temporary one if None.
         extra: further vLLM engine arguments, passed on as they are.
@@ -60,6 +61,7 @@ class Engine:
         max_num_seqs: int = 8,
         kv_cache_gib: float | None = 1.0,
         enforce_eager: bool | None = None,
+        native_kernels: bool | None = None,
         prefix_caching: bool = False,
         log: str | Path | None = None,
         **extra: object,
@@ -77,6 +79,7 @@ class Engine:
             max_num_seqs=check_int("max_num_seqs", max_num_seqs, 1, 1024),
             kv_cache_bytes=None if kv_cache_gib is None else int(kv_cache_gib * GIB),
             enforce_eager=runs_eagerly(enforce_eager),
+            native_kernels=uses_native(native_kernels),
             prefix_caching=prefix_caching,
             extra=extra,
         )

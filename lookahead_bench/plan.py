@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lookahead_bench.config import STOCK_METHODS, Config
-from lookahead_bench.engine.settings import runs_eagerly
+from lookahead_bench.engine.settings import runs_eagerly, uses_native
 from lookahead_bench.methods import Method, planned_methods
 from lookahead_bench.records import Cell, EngineSpec, Prompt
 
@@ -98,6 +98,7 @@ def _engine(config: Config, model: ModelSource, method: Method, max_drafts: int)
         max_num_seqs=engine.max_num_seqs,
         kv_cache_bytes=engine.kv_cache_bytes,
         enforce_eager=runs_eagerly(engine.enforce_eager),
+        native_kernels=not method.is_stock and uses_native(engine.native_kernels),
         prefix_caching=engine.prefix_caching,
         seed=config.run.seed,
         threads=engine.threads,

@@ -23,6 +23,7 @@ class EngineSpec:
         max_num_seqs: most requests at once.
         kv_cache_bytes: size of the KV cache; None lets vLLM decide (GPU).
         enforce_eager: no compilation.
+        native_kernels: for the plug-in on CPU: the project's own C++ kernels in place of vLLM's.
         prefix_caching: whether finished prompts' KV blocks are reused.
         seed: the engine's own seed.
         threads: OpenMP threads; None takes all cores this process may use.
@@ -40,6 +41,7 @@ class EngineSpec:
     max_num_seqs: int = 8
     kv_cache_bytes: int | None = 1 << 30
     enforce_eager: bool = False
+    native_kernels: bool = False
     prefix_caching: bool = False
     seed: int = 0
     threads: int | None = None

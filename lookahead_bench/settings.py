@@ -39,6 +39,7 @@ class EngineConfig:
     max_num_seqs: int
     kv_cache_gib: float | None
     enforce_eager: bool | None
+    native_kernels: bool | None
     prefix_caching: bool
     threads: int | None
     extra: Mapping[str, object] | None
@@ -52,6 +53,8 @@ class EngineConfig:
             check_number("engine.kv_cache_gib", self.kv_cache_gib, 0.01, 4096, "null or ")
         if self.enforce_eager is not None:
             check_bool("engine.enforce_eager", self.enforce_eager)
+        if self.native_kernels is not None:
+            check_bool("engine.native_kernels", self.native_kernels)
         check_bool("engine.prefix_caching", self.prefix_caching)
         if self.threads is not None:
             check_int("engine.threads", self.threads, 1, 1024)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from lookahead_bench.errors import InputError
+from lookahead_bench.errors import ConfigError, InputError
 from lookahead_bench.records import EngineSpec
 
 PLUGIN_EXECUTORS = ("tree", "fork")
@@ -41,12 +41,14 @@ class PluginSettings:
         max_drafts: most drafted nodes of a tree.
         max_paths: most forked rows per request.
         max_num_seqs: most requests at once.
+        native_kernels: compute linear layers with the project's own kernel (CPU).
     """
 
     executor: str
     max_drafts: int
     max_paths: int
     max_num_seqs: int
+    native_kernels: bool = False
 
     @property
     def max_tokens_in_flight(self) -> int:
@@ -95,7 +97,7 @@ def is_plugin(spec: EngineSpec) -> bool:
 
 def engine_arguments(spec: EngineSpec) -> dict[str, object]:
     """Keyword arguments of ``vllm.EngineArgs``."""
-    plugin = PluginSettings(spec.executor, max(1, spec.max_drafts), spec.max_paths, spec.max_num_seqs)
+    plugin = PluginSettings(spec.executor, max(1, spec.max_drafts), spec.max_paths, spec.max_num_seqs, spec.native_kernels)
     in_flight = plugin.max_tokens_in_flight if is_plugin(spec) else 1
     arguments: dict[str, object] = {
         "model": spec.model,
@@ -171,6 +173,23 @@ def can_compile() -> bool:
 def runs_eagerly(asked: bool | None) -> bool:
     """What ``enforce_eager`` comes to: None compiles where that is possible."""
     return not can_compile() if asked is None else asked
+
+
+def uses_native(asked: bool | None) -> bool:
+    """What ``native_kernels`` comes to: None uses them on CPU where they can be built.
+
+    Raises:
+        ConfigError: they are asked for by name and can't be had.
+    """
+    # Only here is a compiler needed.
+    from lookahead_bench.engine.native.build import can_build
+
+    if asked is False:
+        return False
+    usable = installed_vllm()[0] == CPU_DISTRIBUTION and can_build()
+    if asked and not usable:
+        raise ConfigError("engine.native_kernels", asked, "false or null here: they need vLLM for CPU on x86-64 and a C++ compiler")
+    return usable
 
 
 def preloads() -> list[Path]:

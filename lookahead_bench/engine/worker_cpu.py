@@ -1,10 +1,13 @@
 """The worker that vLLM starts for the plug-in on CPU (``worker_cls``).
 
 Tested with vLLM 0.32.0. Relies on ``CPUWorker.init_device`` setting ``model_runner``, and on
-``register_backend`` letting a process choose what stands behind ``CPU_ATTN``.
+``register_backend`` letting a process choose what stands behind ``CPU_ATTN``, and on
+``CPUModelRunner.load_model`` processing all weights.
 """
 
 from __future__ import annotations
+
+from contextlib import nullcontext
 
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
@@ -12,6 +15,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from lookahead_bench.engine.attention_cpu import copy_slots
 from lookahead_bench.engine.compat import check_hooks
+from lookahead_bench.engine.native.linear import native_linear
 from lookahead_bench.engine.runner import TreeRunner
 from lookahead_bench.engine.settings import plugin_settings
 
@@ -25,6 +29,10 @@ class TreeCPUModelRunner(TreeRunner, CPUModelRunner):
     """vLLM's CPU runner, verifying token trees."""
 
     copy_slots = staticmethod(copy_slots)
+
+    def load_model(self, *args, **kwargs) -> None:
+        with native_linear() if plugin_settings(self.vllm_config).native_kernels else nullcontext():
+            super().load_model(*args, **kwargs)
 
 
 class TreeCPUWorker(CPUWorker):
