@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -183,7 +184,7 @@ def data_identity(prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, Any]:
 
 @total
 def plan_identity(plan: Plan) -> dict[str, Any]:
-    """What was to be done, and the seed of its order."""
+    """What was to be done, with which engines, and the seed of its order."""
     return {
         "plan_id": plan.plan_id,
         "sweep": plan.sweep,
@@ -191,6 +192,7 @@ def plan_identity(plan: Plan) -> dict[str, Any]:
         "repeats": plan.repeats,
         "seed": plan.seed,
         "warmup_tokens": plan.warmup_tokens,
+        "engines": [asdict(engine) for engine in plan.engines],
     }
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from lookahead_bench.data import encode_turn, load_prompts
 from lookahead_bench.engine import EngineProcess
+from lookahead_bench.engine.settings import uses_native
 from lookahead_bench.errors import EngineError
 from lookahead_bench.records import EngineSpec, Request, StrategySpec
 from lookahead_bench.strategy import Step
@@ -34,11 +35,12 @@ def stock(spec, tmp_path_factory):
         yield engine
 
 
-@pytest.fixture(scope="module", params=["tree", "fork"])
+@pytest.fixture(scope="module", params=["tree", "fork", "tree on vLLM's kernels"])
 def plugin(request, spec, tmp_path_factory):
-    """The plug-in, with each executor."""
-    own = replace(spec, executor=request.param, max_drafts=64)
-    with EngineProcess(own, tmp_path_factory.mktemp(request.param) / "log") as engine:
+    """The plug-in, with each executor on the kernels that it has by default, and without the project's own."""
+    executor, _, on_vllms = request.param.partition(" ")
+    own = replace(spec, executor=executor, max_drafts=64, native_kernels=uses_native(False if on_vllms else None))
+    with EngineProcess(own, tmp_path_factory.mktemp(executor) / "log") as engine:
         yield engine
 
 

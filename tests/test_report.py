@@ -73,6 +73,18 @@ def test_table_fits_a_pipe_without_colour(good, bad, grid):
         assert max(map(len, text.splitlines())) <= 100
 
 
+def test_what_the_kernels_bring_is_told_from_what_the_methods_bring(good):
+    assert words.kernels(good) == []
+    for native, count in ((False, 0), (True, 2)):
+        engines = [{"executor": "none", "native_kernels": False}, {"executor": "tree", "native_kernels": native}]
+        told = words.kernels(replace(good, provenance={"plan": {"engines": engines}}))
+        assert len(told) == count
+        assert all("autoregressive, which drafts nothing, has 0.9" in sentence for sentence in told)
+    without = good.summary[good.summary["strategy"] != "autoregressive"]
+    (sentence,) = words.kernels(replace(good, provenance={"plan": {"engines": engines}}, summary=without))
+    assert "only with autoregressive in the run" in sentence
+
+
 def test_table_has_colour_on_a_terminal(good):
     assert "\x1b" in printed(good, force_terminal=True, width=100)
 

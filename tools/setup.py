@@ -63,6 +63,10 @@ def set_up() -> None:
     say("building the suffix tree that vLLM's own suffix decoding needs (where there is a C++ compiler)")
     # Only vllm_suffix needs it, so a failure, which it tells in one line, costs that method and nothing else.
     subprocess.run([PYTHON, ROOT / "tools" / "suffix_tree.py"], stdin=subprocess.DEVNULL)
+    say("building the plug-in's own kernels (where there is a C++ compiler)")
+    # Without them the plug-in computes with vLLM's, so there is nothing to fail; done here, no run waits for it.
+    build = "from lookahead_bench.engine.native.build import can_build; can_build()"
+    subprocess.run([PYTHON, "-c", build], stdin=subprocess.DEVNULL)
     STAMP.write_text(json.dumps(wanted))
     say(f"done in {time.monotonic() - started:.0f} s: {VENV}")
 

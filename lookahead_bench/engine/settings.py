@@ -186,7 +186,10 @@ def uses_native(asked: bool | None) -> bool:
 
     if asked is False:
         return False
-    usable = installed_vllm()[0] == CPU_DISTRIBUTION and can_build()
+    try:
+        usable = installed_vllm()[0] == CPU_DISTRIBUTION and can_build()
+    except InputError:  # a dry run needs no vLLM
+        usable = False
     if asked and not usable:
         raise ConfigError("engine.native_kernels", asked, "false or null here: they need vLLM for CPU on x86-64 and a C++ compiler")
     return usable

@@ -40,7 +40,7 @@ def render(results: Results) -> str:
         left=table.LEFT_ALIGNED,
         tables=_tables(results),
         legend=table.LEGEND,
-        trust=words.control(results) + words.noise_floor(results),
+        trust=words.kernels(results) + words.control(results) + words.noise_floor(results),
         figures=_figures(folder / "plots"),
         config=yaml.safe_dump(results.config, sort_keys=False, allow_unicode=True),
         provenance=json.dumps(results.provenance, indent=2, ensure_ascii=False, default=str),

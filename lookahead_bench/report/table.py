@@ -47,7 +47,7 @@ def _print(results: Results, console: Console) -> None:
         console.print(_table(str(dataset), cells, results), highlight=False)
         console.print()
     _line(console, LEGEND, "dim")
-    for sentence in (*words.verdicts(results), *words.control(results), *words.noise_floor(results)):
+    for sentence in (*words.verdicts(results), *words.kernels(results), *words.control(results), *words.noise_floor(results)):
         _line(console, sentence)
     for sentence in words.warnings(results):
         _line(console, f"Warning: {sentence}", "yellow")

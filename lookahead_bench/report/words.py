@@ -128,6 +128,27 @@ def control(results: Results) -> list[str]:
     return sentences
 
 
+def kernels(results: Results) -> list[str]:
+    """What of the speed-ups is the project's own kernels, where the plug-in's engines use them.
+
+    Told by ``autoregressive``, which decodes plainly in the plug-in's engine: what it has over stock
+    plain decoding every method of the plug-in has, and no stock drafter.
+    """
+    engines = (results.provenance.get("plan") or {}).get("engines") or []
+    if not any(engine.get("native_kernels") for engine in engines):
+        return []
+    about = "The plug-in's engines use the project's own kernels, stock vLLM's use vLLM's"
+    summary, name = results.summary, labels(results)
+    plain = summary[summary["strategy"] == "autoregressive"].dropna(subset="speedup")
+    if plain.empty:
+        return [f"{about}; only with autoregressive in the run can what they bring be told from what a method brings."]
+    return [
+        f"{cell['dataset']}: {about}. {name[cell['cell_id']]}, which drafts nothing, has {_speedup(cell)} plain "
+        "decoding; what a method has beyond that is the method's."
+        for cell in plain.to_dict("records")
+    ]
+
+
 def noise_floor(results: Results) -> list[str]:
     """Per data set how often plain decoding differs from itself, and how that was found."""
     how = results.provenance.get("noise_floor") or {}
