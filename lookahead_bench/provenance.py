@@ -119,7 +119,8 @@ def git_state() -> dict[str, Any]:
 
     if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
         return None  # installed somewhere inside another project's repository
-    return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    code = (".", ":(exclude)results")  # what runs write there does not change what they run
+    return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--", *code))}
 
 
 @total
