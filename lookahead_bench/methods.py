@@ -7,12 +7,21 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from lookahead_bench.checks import check_choice
 from lookahead_bench.config import Config
+from lookahead_bench.drafters import DRAFT_MODEL
 from lookahead_bench.errors import ConfigError, check_int
 from lookahead_bench.records import StrategySpec
 from lookahead_bench.strategy import make_strategy, strategies
 
 STOCK_EXECUTOR = "stock"
+_STOCK_KINDS = {
+    "vllm_ngram": ("ngram",),
+    "vllm_suffix": ("suffix",),
+    "vllm_draft_model": ("draft_model",),
+    "vllm_eagle": ("eagle", "eagle3"),
+}
+"""vLLM's own methods that a name may stand for, so that no row has another's numbers under its name."""
 _STOCK_SIZES = ("num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max")
 _MAX_STOCK_SIZE = 512
 _STOCK_RANGES = {
@@ -139,7 +148,11 @@ def _method(
 
 
 def _check_stock(spec: StrategySpec, key: Callable[[str], str]) -> None:
+    if spec.name in _STOCK_KINDS:
+        check_choice(key("method"), spec.parameters.get("method"), _STOCK_KINDS[spec.name])
     for parameter, value in spec.parameters.items():
+        if parameter == DRAFT_MODEL and not (isinstance(value, str) and value):
+            raise ConfigError(key(parameter), value, "what drafts: a name in conf/model, a folder or a hub id")
         if parameter in _STOCK_SIZES:
             check_int(key(parameter), value, 1, _MAX_STOCK_SIZE)
         elif parameter in _STOCK_RANGES:

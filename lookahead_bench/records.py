@@ -230,9 +230,11 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Short name for people: its title, or the like of "lookahead W5 N3 G5"."""
+        """Short name for people: its title, or the like of "lookahead W5 N3 G5" or "vllm_draft_model smollm2-135m"."""
         if self.title:
             return self.title
         short = {"window": "W", "ngram": "N", "branches": "G"}
         shown = [f"{short[key]}{value}" for key, value in self.strategy.parameters.items() if key in short]
+        if drafter := self.strategy.parameters.get("draft_model"):
+            shown.insert(0, str(drafter).rstrip("/").rsplit("/", 1)[-1])
         return " ".join([self.strategy.name, *shown])
