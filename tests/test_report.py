@@ -60,6 +60,15 @@ def grid(tmp_path_factory):
     return store_run(tmp_path_factory.mktemp("grid"), methods, prompts=5, sweep="grid")
 
 
+ALWAYS = {"speedup_by_method", "acceptance_histogram", "compression_scaling", "step_time", "step_timeline"}
+CURVES = {"step_cost_by_tokens", "predicted_speedup"}
+
+
+def drawn(drawing):
+    """A drawing's figure and data."""
+    return drawing.figure, drawing.data
+
+
 def printed(results, **console) -> str:
     stream = io.StringIO()
     table.print_table(results, Console(file=stream, **console))
@@ -196,31 +205,35 @@ def test_forks_are_told_from_trees(good):
 
 
 def test_figures_of_each_kind_of_sweep(good, grid, tmp_path):
-    always = {"speedup_by_method", "acceptance_histogram"}
-    names = {path.stem for path in plots.draw_all(good)}
-    assert names == always | {"speedup_over_ngram", "step_compression_over_ngram"}
-    assert {path.stem for path in plots.draw_all(grid)} == always | {"speedup_grid"}
+    names = set(plots.drawings(good))
+    assert names == ALWAYS | CURVES | {"speedup_over_ngram", "step_compression_over_ngram"}
+    assert set(plots.drawings(grid)) == ALWAYS | CURVES | {"speedup_grid"}
     windows = (*BASELINES, *(("lookahead", (window, 3, 5)) for window in (3, 5)))
     one = store_run(tmp_path, windows, prompts=1, sweep="window")
-    names = {path.stem for path in plots.draw_all(one)}
-    assert names == always | {"speedup_over_window", "step_compression_over_window"}
+    assert set(plots.drawings(one)) == ALWAYS | CURVES | {"speedup_over_window", "step_compression_over_window"}
     plain = store_run(tmp_path, BASELINES, prompts=2, sweep="plain")
-    for path in plots.draw_all(plain):
+    paths = plots.draw_all(plain)
+    assert {path.stem for path in paths} == {"speedup_by_method", "acceptance_histogram", "step_time"}
+    for path in paths:
         assert path.parent == plain.folder / "plots"
         assert path.read_bytes().startswith(b"\x89PNG")
+        assert path.with_suffix(".svg").read_text().startswith("<?xml")
+        assert not pd.read_csv(path.with_suffix(".csv")).columns.str.startswith("Unnamed").any()
 
 
 def test_figures_are_the_same_every_time(good):
-    first = {path: path.read_bytes() for path in plots.draw_all(good)}
-    assert first == {path: path.read_bytes() for path in plots.draw_all(good)}
+    plots.draw_all(good)
+    first = {path: path.read_bytes() for path in (good.folder / "plots").iterdir()}
+    plots.draw_all(good)
+    assert first == {path: path.read_bytes() for path in (good.folder / "plots").iterdir()}
 
 
 def test_figures_of_a_spoilt_run(bad):
-    assert len(plots.draw_all(bad)) == 4
+    assert len(plots.drawings(bad)) == 9
 
 
 def test_speedup_figure_shows_the_summary(good):
-    figure = plots.speedup_over(good, "ngram")
+    figure, data = drawn(plots.speedup_over(good, "ngram"))
     for panel, dataset in zip(figure.axes, example_results.DATASETS, strict=True):
         assert panel.get_title() == dataset and panel.get_xlabel() and panel.get_ylabel()
         (bars,) = [item for item in panel.containers if isinstance(item, ErrorbarContainer)]
@@ -231,12 +244,14 @@ def test_speedup_figure_shows_the_summary(good):
         lows_highs = np.array([segment[:, 1] for segment in spans.get_segments()])
         np.testing.assert_allclose(lows_highs, cells[["speedup_low", "speedup_high"]])
         assert 1.0 in [line.get_ydata()[0] for line in panel.lines]
+        points = data[(data["dataset"] == dataset) & data["ngram"].notna()]
+        np.testing.assert_allclose(points["speedup_high"], cells["speedup_high"])
     title = figure.get_suptitle()
     assert "smollm2-135m" in title and "float32" in title
 
 
 def test_step_compression_figure_shows_s_and_c(good):
-    figure = plots.step_compression_over(good, "ngram")
+    figure, _ = drawn(plots.step_compression_over(good, "ngram"))
     top, bottom = figure.axes[0], figure.axes[2]
     cells = good.summary[(good.summary["dataset"] == "humaneval") & good.summary["ngram"].notna()]
     np.testing.assert_allclose(top.lines[1].get_ydata(), cells["step_compression"])
@@ -245,7 +260,8 @@ def test_step_compression_figure_shows_s_and_c(good):
 
 
 def test_histogram_bars_are_shares_of_steps(good):
-    panel = plots.acceptance_histogram(good).axes[0]
+    figure, data = drawn(plots.acceptance_histogram(good))
+    panel = figure.axes[0]
     labels = [label.get_text() for label in panel.get_yticklabels()]
     assert labels == [f"lookahead W5 N{ngram} G5" for ngram in reversed(example_results.NGRAMS)]
     totals = np.sum([[bar.get_width() for bar in bars] for bars in panel.containers], axis=0)
@@ -253,25 +269,25 @@ def test_histogram_bars_are_shares_of_steps(good):
     cell = good.summary.set_index(["dataset", "ngram"]).loc[("humaneval", 6)]
     accepted = good.steps.loc[good.steps["cell_id"] == cell["cell_id"], "accepted"]
     assert panel.containers[0][0].get_width() == pytest.approx((accepted == 1).mean())
+    shares = data[(data["dataset"] == "humaneval") & (data["name"] == cell["label"])].set_index("accepted")["share"]
+    assert shares[1] == pytest.approx((accepted == 1).mean()) and shares.sum() == pytest.approx(1)
 
 
 def test_grid_shows_every_cell(grid):
-    figure = plots.speedup_grid(grid, ["ngram", "window", "branches"])
+    figure, _ = drawn(plots.speedup_grid(grid, ["ngram", "window", "branches"]))
     shown = [text.get_text() for panel in figure.axes for text in panel.texts]
     cells = grid.summary[grid.summary["ngram"].notna()]
     assert sorted(shown) == sorted(f"{speedup:.2f}" for speedup in cells["speedup"])
 
 
-def test_grid_with_cells_that_failed(grid, tmp_path):
+def test_grid_with_cells_that_failed(grid):
     summary = grid.summary.copy()
     summary.loc[summary["branches"] == 3, ["speedup", "speedup_low", "speedup_high"]] = np.nan
     summary.loc[summary["dataset"] == "mt_bench", ["speedup", "speedup_low", "speedup_high"]] = np.nan
-    (tmp_path / "plots").mkdir()
-    names = {path.stem for path in plots.draw_all(replace(grid, summary=summary, folder=tmp_path))}
-    assert "speedup_grid" in names
+    assert "speedup_grid" in plots.drawings(replace(grid, summary=summary))
     summary[["speedup", "speedup_low", "speedup_high"]] = np.nan
-    names = {path.stem for path in plots.draw_all(replace(grid, summary=summary, folder=tmp_path))}
-    assert names == {"speedup_by_method", "acceptance_histogram"}
+    names = set(plots.drawings(replace(grid, summary=summary)))
+    assert names == {"speedup_by_method", "acceptance_histogram", "compression_scaling", "step_cost_by_tokens", "step_time"}
 
 
 def test_figures_leave_pyplot_and_its_settings_alone():
@@ -320,7 +336,7 @@ def test_page_is_whole_and_self_contained(good):
     page = _Page(text)
     assert page.open == [] and "script" not in page.tags and "link" not in page.tags
     assert len(page.addresses) == len(figures)
-    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
+    assert all(address.startswith("data:image/svg+xml;base64,") for address in page.addresses)
     assert text.index("is the fastest") < text.index("<table>") < text.index("<img")
     assert text.index("<img") < text.index("Provenance") and "a &lt;fast&gt; one" in text
     assert not list(good.folder.glob("*.tmp"))
@@ -369,12 +385,12 @@ def test_a_line_means_the_same_method_in_every_panel(tmp_path):
     """Whatever order the cells of a data set were stored in."""
     results = store_run(tmp_path, (*METHODS, ("vllm_ngram", None)))
     turned = pd.concat([cells.iloc[::step] for step, (_, cells) in zip((1, -1), results.summary.groupby("dataset"))])
-    figure = plots.speedup_over(replace(results, summary=turned), "ngram")
+    figure, _ = drawn(plots.speedup_over(replace(results, summary=turned), "ngram"))
     for panel, (_, cells) in zip(figure.axes, turned.groupby("dataset")):
         speedups = cells.set_index("strategy")["speedup"]
-        drawn = {line.get_label(): line for line in panel.get_lines()}
+        lines = {line.get_label(): line for line in panel.get_lines()}
         for method in ("autoregressive", "vllm_ngram"):
-            assert drawn[method].get_ydata()[0] == speedups[method]
+            assert lines[method].get_ydata()[0] == speedups[method]
     styles = [
         {line.get_label(): line.get_linestyle() for line in panel.get_lines() if line.get_label()[0] != "_"}
         for panel in figure.axes

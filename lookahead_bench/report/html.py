@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jinja2
 import yaml
 
-from lookahead_bench.report import table, words
+from lookahead_bench.report import plots, table, words
 from lookahead_bench.report.template import PAGE
 
 if TYPE_CHECKING:
@@ -55,8 +55,12 @@ def _tables(results: Results) -> list[dict[str, object]]:
 
 
 def _figures(folder: Path) -> list[dict[str, str]]:
-    # Speed-up first: names are ordered so that the main figure leads.
-    paths = sorted(folder.glob("*.png"), key=lambda path: (not path.stem.startswith("speedup"), path.stem))
-    return [
-        {"name": path.stem, "data": base64.b64encode(path.read_bytes()).decode("ascii")} for path in paths
-    ]
+    paths = sorted(folder.glob("*.png"), key=lambda path: (plots.place(path.stem), path.stem))
+    return [{"name": path.stem, "caption": plots.caption(path.stem), "address": _address(path)} for path in paths]
+
+
+def _address(path: Path) -> str:
+    """The picture itself as an address: its SVG file, which stays sharp in print, else the PNG."""
+    drawn = path.with_suffix(".svg")
+    kind, path = ("svg+xml", drawn) if drawn.is_file() else ("png", path)
+    return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"

@@ -17,7 +17,11 @@ REFERENCE = "#666666"
 DASHES = ("--", ":", "-.")
 CONTROL = "#BBBBBB"
 SEQUENTIAL = "viridis"
+# The palette's hues, light enough for black text on them.
+TINTS = ("#A9D3EE", "#F5C08A", "#A5DDC8", "#E9BFD8", "#F7E38C")
 DOTS_PER_INCH = 150
+SCREEN_DOTS_PER_INCH = 80
+PAPER_DOTS_PER_INCH = 300
 
 _SETTINGS = {
     "font.size": 11,
@@ -33,6 +37,10 @@ _SETTINGS = {
     "legend.fontsize": 10,
     "lines.linewidth": 1.8,
     "lines.markersize": 7,
+    "hatch.linewidth": 0.6,
+    # Text as outlines, so that a page looks the same with any fonts; the same names in every file.
+    "svg.fonttype": "path",
+    "svg.hashsalt": "lookahead-bench",
 }
 
 
@@ -57,10 +65,14 @@ def looks() -> Iterator[dict[str, str]]:
             yield {"color": colour, "marker": MARKERS[(place + turn) % len(MARKERS)]}
 
 
-def legend_below(figure: Figure, axes: Axes) -> None:
-    """One legend for all panels, below them, with what ``axes`` shows."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, max(1, len(labels))))
+def legend_below(figure: Figure, *axes: Axes) -> None:
+    """One legend for all panels, below them, with what ``axes`` show."""
+    shown = {}
+    for panel in axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            shown.setdefault(label, handle)
+    columns = min(4, max(1, len(shown)))
+    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=columns)
 
 
 def sequential(count: int) -> list[tuple[float, float, float, float]]:

@@ -24,9 +24,14 @@ PAGE = """\
            white-space: nowrap; }
   th.left, td.left { text-align: left; }
   tr.faster td { color: #00664b; } tr.slower td { color: #a34600; } tr.baseline td { color: #666; }
-  figure { margin: 1.5rem 0; } img { max-width: 100%; height: auto; }
+  figure { margin: 1.5rem 0; break-inside: avoid; } img { max-width: 100%; height: auto; }
+  .file { white-space: nowrap; font-family: ui-monospace, monospace; font-size: .8rem; }
   .note, figcaption { color: #555; font-size: .9rem; }
   pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: .85rem; }
+  p, h1, figcaption { overflow-wrap: anywhere; }
+  /* On a phone a figure keeps its size, and is moved sideways in its own place. */
+  @media (max-width: 40rem) { body { margin: 1rem auto; } figure img { max-width: none; width: 46rem; } }
+  @media print { body { max-width: none; margin: 0; } pre { white-space: pre-wrap; } .wide { overflow: visible; } }
 </style>
 </head>
 <body>
@@ -66,8 +71,8 @@ PAGE = """\
 {%- if figures %}
 <h2>Figures</h2>
 {%- for figure in figures %}
-<figure><img alt="{{ figure.name }}" src="data:image/png;base64,{{ figure.data }}">
-<figcaption>{{ figure.name }}.png</figcaption></figure>
+<figure><div class="wide"><img alt="{{ figure.caption or figure.name }}" src="{{ figure.address }}"></div>
+<figcaption>{{ figure.caption }} <span class="file">plots/{{ figure.name }}: .png, .svg, .csv</span></figcaption></figure>
 {%- endfor %}
 {%- endif %}
 <h2>Configuration</h2>
