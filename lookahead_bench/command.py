@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from lookahead_bench.models import ModelSource
     from lookahead_bench.plan import Plan
+    from lookahead_bench.progress import RunProgress
     from lookahead_bench.records import Prompt
     from lookahead_bench.store import Results, ResultStore
     from lookahead_bench.tracking import Tracker
@@ -99,6 +100,8 @@ def run(cfg: DictConfig) -> int:
     tracking = check_tracking(config.tracking.wandb)
     # Prompts first: making the model ready can take a while, reading them does not.
     prompts = load_prompts(config.dataset, config.run.seed)
+    if config.quality.pass_at_1 and not config.run.dry:
+        _check_quality(prompts)
     model = resolve_model(config.model)
     tokenizer = load_tokenizer(model)
     # A model may have more rows of embeddings than its tokenizer has tokens, or fewer.
@@ -142,6 +145,7 @@ def judge(summary: pd.DataFrame) -> list[str]:
 
     - a float32 output that differs from plain decoding's;
     - a request that failed;
+    - equal float32 outputs of which one passes its tests and the other does not;
     - a method of the plug-in that took steps and never drafted, over all data sets together.
     """
     from lookahead_bench.stats import drafted_nothing
@@ -153,12 +157,42 @@ def judge(summary: pd.DataFrame) -> list[str]:
     failures = int(summary["failures"].sum())
     if failures:
         found.append(f"failed requests: {failures}")
+    found += _quality_conflicts(summary)
     plugin = summary[summary["executor"] != "stock"]
     for label, cells in plugin.groupby("label", sort=False):
         took_steps = float(cells["step_compression"].notna().sum())
         if drafted_nothing(cells["strategy"], took_steps, float(cells["drafted"].sum())):
             found.append(f"{label} drafted nothing at all")
     return found
+
+
+def _quality_conflicts(summary: pd.DataFrame) -> list[str]:
+    """Cells that pass other problems than plain decoding does, though every one of their outputs is equal."""
+    if "passes_gained" not in summary:
+        return []
+    equal = summary[(summary["dtype"] == "float32") & (summary["equivalence_rate"] == 1)]
+    changed = equal[(equal["passes_gained"] > 0) | (equal["passes_lost"] > 0)]
+    return [f"{label} passes other problems than plain decoding with the same tokens" for label in changed["label"]]
+
+
+def _check_quality(prompts: Mapping[str, Sequence[Prompt]]) -> None:
+    from lookahead_bench.quality.sandbox import check_sandbox
+    from lookahead_bench.quality.score import problem_of
+
+    if not any(problem_of(prompt) for items in prompts.values() for prompt in items):
+        raise ConfigError("quality.pass_at_1", True, "false where no prompt has tests (those of humaneval have)")
+    check_sandbox()
+
+
+def _score(
+    store: ResultStore, prompts: Mapping[str, Sequence[Prompt]], tokenizer: PreTrainedTokenizerBase, progress: RunProgress
+) -> None:
+    """pass@1, untimed and after everything that is measured."""
+    from lookahead_bench.quality.sandbox import isolation
+    from lookahead_bench.quality.score import score
+
+    store.write_provenance({"quality": isolation()})
+    score(store, prompts, tokenizer, tell=lambda done, total: progress.phase(f"tests · answer {done} of {total}"))
 
 
 def _measure_and_report(
@@ -188,6 +222,8 @@ def _measure_and_report(
     try:
         with make_progress() as progress:
             measure(plan, prompts, tokenizer, store, tracker, progress, store.folder / "logs", model)
+            if config.quality.pass_at_1:
+                _score(store, prompts, tokenizer, progress)
         results, figures, found = _report(store, config.run.seed, console)
         # Cells take turns on every prompt, so all of them finish together.
         for cell in results.summary.to_dict("records"):

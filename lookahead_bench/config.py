@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lookahead_bench.checks import check_folder, check_keys, check_name
 from lookahead_bench.errors import ConfigError, InputError, check_int
 from lookahead_bench.records import StrategySpec
-from lookahead_bench.settings import DecodeConfig, EngineConfig, RunConfig, SweepConfig, TrackingConfig
+from lookahead_bench.settings import DecodeConfig, EngineConfig, QualityConfig, RunConfig, SweepConfig, TrackingConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 """The folder of Hydra groups."""
@@ -56,6 +56,7 @@ class Config:
     engine: EngineConfig
     decode: DecodeConfig
     run: RunConfig
+    quality: QualityConfig
     tracking: TrackingConfig
     results_dir: Path
     resolved: Mapping[str, Any]
@@ -132,6 +133,7 @@ def from_hydra(config: DictConfig) -> Config:
         engine=_build(EngineConfig, "engine", resolved["engine"]),
         decode=_build(DecodeConfig, "decode", resolved["decode"]),
         run=_build(RunConfig, "run", resolved["run"]),
+        quality=_build(QualityConfig, "quality", resolved["quality"]),
         tracking=_build(TrackingConfig, "tracking", resolved["tracking"]),
         results_dir=check_folder("results_dir", resolved["results_dir"]),
         resolved=resolved,

@@ -104,6 +104,16 @@ class RunConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class QualityConfig:
+    """``quality.*``: whether answers are right; no part of what a cell is, so it may be asked of a finished run."""
+
+    pass_at_1: bool
+
+    def __post_init__(self) -> None:
+        check_bool("quality.pass_at_1", self.pass_at_1)
+
+
+@dataclass(frozen=True, slots=True)
 class TrackingConfig:
     """``tracking.*``: Weights & Biases."""
 

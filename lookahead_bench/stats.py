@@ -15,6 +15,8 @@ import pandas as pd
 from scipy.stats import bootstrap, norm
 from scipy.stats import t as student_t
 
+from lookahead_bench.quality.rates import pass_rates
+
 CONFIDENCE = 0.95
 MIN_PROMPTS = 5
 """Fewer prompts than this decide nothing, whatever the interval says.
@@ -61,6 +63,7 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
         prompts, rows_measured, failures: prompts and rows without an error, rows with one.
         drafted, accepted: tokens; nodes_per_step: mean tokens in flight, the root included.
         prefill_seconds: median.
+        problems_tested, pass_at_1 with its interval, passes_gained, passes_lost, answers_cut: see `pass_rates`.
         note: what is wrong with the cell, in words; "" if nothing is.
     A number that can't be had (nothing decoded, no baseline, nothing checked) is NaN.
     Data sets come in alphabetical order; in each the baseline, its control, the stock engine's
@@ -240,6 +243,7 @@ def _line(
         "accepted": int(good["accepted_tokens"].fillna(0).sum()),
         "nodes_per_step": float(nodes),
         "prefill_seconds": good["prefill_seconds"].median(),
+        **pass_rates(cell, baseline),
         "note": _note(str(first["strategy"]), failures, len(cell), mismatches, steps, drafted),
     }
 

@@ -45,6 +45,8 @@ ROWS_SCHEMA = pa.schema(
         ("finish_reason", pa.string()),
         ("token_ids", pa.list_(pa.int64())),
         ("text", pa.string()),
+        ("passed", pa.bool_()),  # the problem's own tests, where they were run; null where not
+        ("test_outcome", pa.string()),
         ("equivalence", pa.string()),
         ("first_divergence", pa.int64()),
         ("divergence_margin", pa.float64()),
