@@ -55,6 +55,7 @@ class Asking:
             temperature=cell.temperature,
             # Greedy decoding draws nothing. Otherwise a request draws the same however it is scheduled.
             seed=seed if cell.temperature > 0 else None,
+            ignore_eos=prompt.exact_tokens is not None,
             top2_margins=margins,
         )
 

@@ -206,6 +206,7 @@ def _measure_and_report(
     console: Console,
 ) -> int:
     """Measure into the store, then show what it holds. The tracker is closed whatever happens."""
+    from lookahead_bench.cost.report import report_cost
     from lookahead_bench.estimate import generations
     from lookahead_bench.measure import measure
     from lookahead_bench.progress import make_progress
@@ -224,6 +225,7 @@ def _measure_and_report(
             measure(plan, prompts, tokenizer, store, tracker, progress, store.folder / "logs", model)
             if config.quality.pass_at_1:
                 _score(store, prompts, tokenizer, progress)
+        report_cost(store, plan, model, config.results_dir, console)
         results, figures, found = _report(store, config.run.seed, console)
         # Cells take turns on every prompt, so all of them finish together.
         for cell in results.summary.to_dict("records"):

@@ -189,6 +189,8 @@ class Prompt:
         token_ids: the prompt as token ids (then there are no turns).
         category: the data set's own grouping, "" if it has none.
         metadata: what scoring needs later (HumanEval: entry_point, test, prompt).
+        exact_tokens: the prompt is cut to so many tokens and its output goes on past the end of
+            sequence, to be of one length too; None for a prompt as it is.
     """
 
     prompt_id: str
@@ -198,6 +200,7 @@ class Prompt:
     token_ids: tuple[int, ...] | None = None
     category: str = ""
     metadata: Mapping[str, object] = field(default_factory=dict)
+    exact_tokens: int | None = None
 
     @property
     def num_turns(self) -> int:

@@ -44,7 +44,12 @@ def encode_turn(
         ids = _encode_text(prompt, turn, answers, tokenizer)
     if not ids:
         raise InputError(f"prompt {prompt.prompt_id!r} of data set {prompt.dataset} is empty")
-    return tuple(ids)
+    if prompt.exact_tokens is not None and len(ids) < prompt.exact_tokens:
+        raise InputError(
+            f"prompt {prompt.prompt_id!r} of data set {prompt.dataset} has {len(ids)} tokens, "
+            f"too few to be cut to {prompt.exact_tokens}"
+        )
+    return tuple(ids[: prompt.exact_tokens])
 
 
 def _encode_chat(

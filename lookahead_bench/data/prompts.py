@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from lookahead_bench.data.sources import read_rows
 from lookahead_bench.errors import ConfigError, InputError, check_int
@@ -13,6 +15,9 @@ from lookahead_bench.records import Prompt
 
 _CONTENT = ("prompt", "turns", "prompt_token_ids")
 _MAX_PROMPTS = 10**9
+_MAX_TOKENS = 1 << 20
+_CHARACTERS_PER_TOKEN = 16
+"""More than text has in any common tokenizer; text that is to be cut to a number of tokens gets so much."""
 
 
 def load_prompts(cfg_dataset: Mapping[str, object], seed: int) -> dict[str, list[Prompt]]:
@@ -20,7 +25,8 @@ def load_prompts(cfg_dataset: Mapping[str, object], seed: int) -> dict[str, list
 
     Args:
         cfg_dataset: ``sources`` (data set name -> where it comes from), ``limit`` (most prompts
-            per data set, null for all) and ``path`` (the file of a ``jsonl`` source).
+            per data set, null for all) and ``path`` (the file of a ``jsonl`` source). A source with
+            ``tokens``, a list of lengths, becomes one data set for each: its prompts, all cut to that length.
         seed: draws the sample. With the same seed a smaller limit gives a part of a larger one.
 
     Raises:
@@ -32,10 +38,12 @@ def load_prompts(cfg_dataset: Mapping[str, object], seed: int) -> dict[str, list
     sources = cfg_dataset.get("sources")
     if not sources:
         raise ConfigError("dataset", sources, "one data set or more")
-    return {
-        name: _sample(_read(name, source, cfg_dataset.get("path")), limit, f"{seed}:{name}")
-        for name, source in sources.items()
-    }
+    loaded = {}
+    for name, source in sources.items():
+        prompts = _read(name, source, cfg_dataset.get("path"))
+        cut = {name: prompts} if source.get("tokens") is None else _cut(prompts, name, source["tokens"])
+        loaded |= {part: _sample(items, limit, f"{seed}:{name}") for part, items in cut.items()}
+    return loaded
 
 
 def data_digest(prompts: Mapping[str, Sequence[Prompt]]) -> str:
@@ -52,6 +60,35 @@ def _sample(prompts: Sequence[Prompt], limit: int | None, seed: str) -> list[Pro
     order = list(range(len(prompts)))
     random.Random(seed).shuffle(order)
     return [prompts[index] for index in sorted(order[:limit])]
+
+
+def _cut(prompts: Sequence[Prompt], name: str, tokens: object) -> dict[str, list[Prompt]]:
+    """The prompts as data sets ``NAME_TOKENS``; a prompt that is too short goes on with the others."""
+    if not isinstance(tokens, list) or not tokens:
+        raise ConfigError(f"dataset.sources.{name}.tokens", tokens, "a list of lengths such as [128,512]")
+    lengths = [check_int(f"dataset.sources.{name}.tokens", length, 1, _MAX_TOKENS) for length in tokens]
+    return {f"{name}_{length}": list(_lengthened(prompts, f"{name}_{length}", length)) for length in lengths}
+
+
+def _lengthened(prompts: Sequence[Prompt], name: str, length: int) -> Iterator[Prompt]:
+    texts = ["\n\n".join(prompt.turns) for prompt in prompts]
+    if not all(texts):
+        raise InputError(f"{name}: prompts given as token ids can't be cut to a length")
+    for place, prompt in enumerate(prompts):
+        text, needed = "", _CHARACTERS_PER_TOKEN * length
+        for other in itertools.cycle(texts[place:] + texts[:place]):
+            text += f"{other}\n\n"
+            if len(text) >= needed:
+                break
+        yield replace(
+            prompt,
+            prompt_id=f"{prompt.prompt_id}/{length}",
+            dataset=name,
+            turns=(text[:needed],),
+            chat=False,
+            metadata={},
+            exact_tokens=length,
+        )
 
 
 def _read(name: str, source: Mapping[str, object], path: object) -> list[Prompt]:
