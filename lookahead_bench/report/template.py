@@ -25,10 +25,10 @@ PAGE = """\
   th.left, td.left { text-align: left; }
   tr.faster td { color: #00664b; } tr.slower td { color: #a34600; } tr.baseline td { color: #666; }
   figure { margin: 1.5rem 0; break-inside: avoid; } img { max-width: 100%; height: auto; }
-  .file { white-space: nowrap; font-family: ui-monospace, monospace; font-size: .8rem; }
+  .file { font-family: ui-monospace, monospace; font-size: .8rem; }
   .note, figcaption { color: #555; font-size: .9rem; }
   pre { background: #f6f6f6; padding: 1rem; overflow-x: auto; font-size: .85rem; }
-  p, h1, figcaption { overflow-wrap: anywhere; }
+  p, h1, figcaption, .file { overflow-wrap: anywhere; }
   /* On a phone a figure keeps its size, and is moved sideways in its own place. */
   @media (max-width: 40rem) { body { margin: 1rem auto; } figure img { max-width: none; width: 46rem; } }
   @media print { body { max-width: none; margin: 0; } pre { white-space: pre-wrap; } .wide { overflow: visible; } }
