@@ -52,7 +52,7 @@ def check_engine(spec: EngineSpec) -> None:
         for key in spec.extra:
             if key not in known:
                 raise ConfigError(f"engine.extra.{key}", spec.extra[key], "left out: vLLM has no such engine argument")
-    if (spec.speculative or {}).get("method") == "suffix" and find_spec("arctic_inference") is None:
+    if (spec.speculative or {}).get("method") == "suffix" and not has_suffix_tree():
         raise InputError("vllm_suffix needs arctic_inference.suffix_decoding: build it with .venv/bin/python tools/suffix_tree.py")
     config = model_config(spec.model)
     longest = config.get("max_position_embeddings")
@@ -70,6 +70,11 @@ def check_engine(spec: EngineSpec) -> None:
         )
     if found := unsupported_model(config):
         raise InputError(f"model={spec.model}: the plug-in can't serve a model with {found}")
+
+
+def has_suffix_tree() -> bool:
+    """Whether what vLLM's suffix decoding imports is installed. The package may be there without this part of it."""
+    return find_spec("arctic_inference") is not None and find_spec("arctic_inference.suffix_decoding") is not None
 
 
 def model_config(model: str) -> Mapping[str, object]:

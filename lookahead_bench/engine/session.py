@@ -145,10 +145,14 @@ class Session:
         )
 
     def _pending_drafts(self) -> dict[str, int]:
-        """How many tokens vLLM's own drafter has put forward for each request's next step."""
-        requests = self._scheduler.requests
-        ids = (entry.internal_id for entry in self._running.values())
-        return {key: len(requests[key].spec_token_ids) for key in ids if key in requests}
+        """How many tokens of vLLM's own drafter each request's next step verifies.
+
+        The scheduler cuts a draft that would reach beyond the model's length (``Scheduler.schedule``).
+        """
+        requests, longest = self._scheduler.requests, self._scheduler.max_model_len
+        known = [key for entry in self._running.values() if (key := entry.internal_id) in requests]
+        room = {key: max(0, longest - 1 - requests[key].num_tokens) for key in known}
+        return {key: min(len(requests[key].spec_token_ids), room[key]) for key in known}
 
     def _finished(self, entry: _Running, reason: str, stop_reason: int | str | None) -> Generation:
         ids, steps = entry.token_ids, entry.steps
