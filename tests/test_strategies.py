@@ -32,6 +32,9 @@ METHODS = [
     ("lookahead", {"window": 3, "ngram": 3, "branches": 3, "variant": "official"}),
     ("lookahead", {"window": 1, "ngram": 7, "branches": 1, "variant": "official"}),
     ("lookahead", {"window": 4, "ngram": 5, "branches": 3, "variant": "official", "pool_from_prompt": False}),
+    ("lookahead", {"window": 2, "ngram": 4, "branches": 2, "variant": "official", "guess_window": True, "realign": True}),
+    ("lookahead", {"window": 3, "ngram": 2, "branches": 2, "filled_window": False, "guess_window": False}),
+    ("lookahead", {"ngram": 5, "lookahead_window": False}),
     ("prompt_lookup", {}),
     ("prompt_lookup", {"min_match": 2, "max_match": 3, "branches": 4, "length": 7}),
     ("suffix", {}),
@@ -127,6 +130,9 @@ BAD = [
     ("lookahead", "realign", None),
     ("lookahead", "seed", -1),
     ("lookahead", "variant", "oficial"),
+    ("lookahead", "lookahead_window", 0),
+    ("lookahead", "full_match", "no"),
+    ("lookahead", "exact_history", 1),
     ("lookahead", "levels", 3),
     ("jacobi", "window", 0),
     ("prompt_lookup", "min_match", 5),
@@ -167,8 +173,9 @@ def test_a_bad_parameter_is_refused_by_name_in_one_line(name, key, value):
     [
         ({"window": 512, "branches": 512, "ngram": 6}, "strategy.ngram"),
         ({"variant": "official", "ngram": 2}, "strategy.ngram"),
-        ({"variant": "official", "realign": True}, "strategy.realign"),
-        ({"variant": "official", "pool_from_output": True}, "strategy.pool_from_output"),
+        ({"full_match": False, "ngram": 2}, "strategy.ngram"),
+        ({"lookahead_window": False, "pool_from_prompt": False}, "strategy.lookahead_window"),
+        ({"window": 50, "branches": 15, "ngram": 64, "filled_window": False}, "strategy.ngram"),
     ],
 )
 def test_lookahead_parameters_that_do_not_go_together_are_refused(parameters, key):
