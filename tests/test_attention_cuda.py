@@ -81,7 +81,7 @@ def test_slots_are_moved_whatever_the_strides():
     cache = base.transpose(1, 2)  # [blocks, kv_heads, block_size, width], token-major underneath
     before = cache.clone()
     sources, targets = torch.tensor([9, 10, 20]), torch.tensor([8, 9, 10])
-    copy_slots(cache, sources, targets)
+    copy_slots([cache], sources, targets)
     for source, target in zip(sources.tolist(), targets.tolist()):
         assert torch.equal(cache[target // 8, :, target % 8], before[source // 8, :, source % 8])
     assert torch.equal(cache[0], before[0]) and torch.equal(cache[3], before[3])

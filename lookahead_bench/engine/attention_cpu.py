@@ -221,10 +221,11 @@ def token_major(kv_cache: torch.Tensor) -> torch.Tensor:
     return kv_cache.view(num_blocks * block_size, num_kv_heads, width)
 
 
-def copy_slots(kv_cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-    """Move KV entries of one layer from ``sources`` to ``targets`` (slots, int64, may overlap)."""
-    slots = token_major(kv_cache)
-    slots[targets] = slots[sources]
+def copy_slots(kv_caches: Sequence[torch.Tensor], sources: torch.Tensor, targets: torch.Tensor) -> None:
+    """Move KV entries of every layer from ``sources`` to ``targets`` (slots, int64, may overlap)."""
+    for kv_cache in kv_caches:
+        slots = token_major(kv_cache)
+        slots[targets] = slots[sources]
 
 
 class TreeAttentionBackend(CPUAttentionBackend):

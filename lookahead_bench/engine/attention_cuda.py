@@ -233,7 +233,8 @@ class ForkFlashBackend(FlashAttentionBackend):
         return ForkFlashMetadataBuilder
 
 
-def copy_slots(kv_cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-    """Move KV entries of one layer [blocks, kv_heads, block_size, 2 * size] between slots (may overlap)."""
-    size = kv_cache.shape[2]
-    kv_cache[targets // size, :, targets % size] = kv_cache[sources // size, :, sources % size]
+def copy_slots(kv_caches: Sequence[torch.Tensor], sources: torch.Tensor, targets: torch.Tensor) -> None:
+    """Move KV entries of every layer [blocks, kv_heads, block_size, 2 * size] between slots (may overlap)."""
+    for kv_cache in kv_caches:
+        size = kv_cache.shape[2]
+        kv_cache[targets // size, :, targets % size] = kv_cache[sources // size, :, sources % size]

@@ -80,8 +80,7 @@ class TreeExecutor:
         slots = self._runner.slots(row)
         sources = slots[[node for node, _ in moved]].long()
         targets = slots[[depth for _, depth in moved]].long()
-        for kv_cache in self._runner.kv_caches:
-            self._runner.copy_slots(kv_cache, sources, targets)
+        self._runner.copy_slots(self._runner.kv_caches, sources, targets)
 
 
 @dataclass(frozen=True, slots=True)

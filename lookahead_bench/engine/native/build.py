@@ -15,7 +15,8 @@ from pathlib import Path
 from lookahead_bench.cache import find_folder, make_folder
 from lookahead_bench.errors import InputError
 
-SOURCE = Path(__file__).with_name("linear.cpp")
+SOURCES = tuple(sorted(Path(__file__).parent.glob("*.cpp")))
+HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-std=c++20", "-shared", "-fPIC")
 _LIBRARY = "kernels.so"
 
@@ -58,14 +59,14 @@ def _name() -> str:
         [_compiler(), "-march=native", "-Q", "--help=target"], capture_output=True, text=True, check=True
     ).stdout
     compiler = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=True).stdout
-    parts = (SOURCE.read_text(), *FLAGS, target, compiler, version("torch"))
+    parts = (*(file.read_text() for file in (*SOURCES, *HEADERS)), *FLAGS, target, compiler, version("torch"))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def _compile(folder: Path) -> None:
     # Found, not imported: whoever only asks whether kernels can be built does not load torch.
     torch = Path(find_spec("torch").origin).parent
-    command = [_compiler(), *FLAGS, f"-I{torch / 'include'}", str(SOURCE), "-o", str(folder / _LIBRARY)]
+    command = [_compiler(), *FLAGS, f"-I{torch / 'include'}", *map(str, SOURCES), "-o", str(folder / _LIBRARY)]
     # One OpenMP runtime per process: at run time the symbols are those of the one that torch computes with.
     command += [f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"]
     subprocess.run(command, capture_output=True, text=True, check=True)

@@ -10,16 +10,14 @@
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
-#include <cstdint>
-#include <cstring>
+#include <optional>
+#include <utility>
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
+#include "vectors.h"
 
 namespace {
 
-constexpr int PANEL = 16;
+constexpr int PANEL = LANES;
 constexpr int AHEAD = 64;  // steps of K that are prefetched: 4 KiB of a panel
 #if defined(__AVX512F__)
 constexpr int MOST_ROWS_TWO = 14, MOST_ROWS_ONE = 28;  // 28 sums and what multiplies them, in 32 registers
@@ -27,32 +25,14 @@ constexpr int MOST_ROWS_TWO = 14, MOST_ROWS_ONE = 28;  // 28 sums and what multi
 constexpr int MOST_ROWS_TWO = 3, MOST_ROWS_ONE = 6;  // a sum takes two registers of 16
 #endif
 
-typedef float Floats __attribute__((vector_size(64)));
-typedef uint32_t Words __attribute__((vector_size(64)));
-typedef uint16_t Halves __attribute__((vector_size(32)));
-
-inline Floats spread(float value) { return value - Floats{}; }
-
-inline float widen(uint16_t value) {
-  uint32_t bits = uint32_t(value) << 16;
-  float out;
-  std::memcpy(&out, &bits, 4);
-  return out;
-}
-
 struct Float32 {
   using Element = float;
   static constexpr int STEP = 1;  // elements of K per step
   using Weights = Floats;
   using Input = Floats;
-  static Weights weights(const Element* at) {
-    Weights out;
-    std::memcpy(&out, at, 64);
-    return out;
-  }
+  static Weights weights(const Element* at) { return load(at); }
   static Input input(const Element* at) { return spread(*at); }
   static Floats add(Floats sum, Weights w, Input x) { return sum + w * x; }
-  static void store(Element* at, Floats sum) { std::memcpy(at, &sum, 64); }
   static float single(const Element* at) { return *at; }
 };
 
@@ -70,9 +50,6 @@ struct BFloat16 {
     return (__m512bh)_mm512_set1_epi32(pair);
   }
   static Floats add(Floats sum, Weights w, Input x) { return (Floats)_mm512_dpbf16_ps((__m512)sum, w, x); }
-  static void store(Element* at, Floats sum) {
-    _mm256_storeu_si256((__m256i*)at, (__m256i)_mm512_cvtneps_pbh((__m512)sum));
-  }
 #else
   struct Pair {
     Floats even, odd;
@@ -86,14 +63,6 @@ struct BFloat16 {
   }
   static Input input(const Element* at) { return {spread(widen(at[0])), spread(widen(at[1]))}; }
   static Floats add(Floats sum, const Weights& w, const Input& x) { return sum + w.even * x.even + w.odd * x.odd; }
-  static void store(Element* at, Floats sum) {
-    Words bits = (Words)sum;
-    Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // to nearest, ties to even
-    Words quiet = (bits >> 16) | 0x40u;
-    Words is_nan = (Words)(sum != sum);
-    Halves out = __builtin_convertvector((rounded & ~is_nan) | (quiet & is_nan), Halves);
-    std::memcpy(at, &out, 32);
-  }
 #endif
 };
 
@@ -124,7 +93,7 @@ void tile(const typename T::Element* x, const typename T::Element* w, const type
     }
   }
   for (int row = 0; row < ROWS; ++row)
-    for (int panel = 0; panel < PANELS; ++panel) T::store(y + row * outputs + panel * PANEL, sums[row][panel]);
+    for (int panel = 0; panel < PANELS; ++panel) store(y + row * outputs + panel * PANEL, sums[row][panel]);
 }
 
 template <class T>

@@ -13,21 +13,10 @@ from contextlib import contextmanager
 import torch
 from vllm.model_executor.layers import utils
 
-from lookahead_bench.engine.native.build import built
+from lookahead_bench.engine.native.library import load
 
 PANEL = 16
 """Outputs of a packed panel; a layer with another multiple keeps vLLM's kernel."""
-
-
-def load() -> None:
-    """Register the kernels with torch."""
-    if hasattr(torch.ops.lookahead_bench, "linear"):
-        return
-    torch.ops.load_library(str(built()))
-
-    @torch.library.register_fake("lookahead_bench::linear")
-    def shape(input, packed, bias):
-        return input.new_empty((*input.shape[:-1], packed.shape[0]))
 
 
 @contextmanager
