@@ -12,10 +12,13 @@ from lookahead_bench.engine import EngineProcess, check_engine
 from lookahead_bench.engine.settings import runs_eagerly, uses_native
 from lookahead_bench.errors import ConfigError, InputError, check_int
 from lookahead_bench.models import load_tokenizer, model_named, resolve_model
+from lookahead_bench.pools import asks_for_pool
 from lookahead_bench.records import Chunk, EngineSpec, Generation, Prompt, Request, StrategySpec
 from lookahead_bench.strategy import make_strategy
 
 GIB = 1 << 30
+ENGINE_POOL = "engine"
+"""The pool of all calls that ask for one, by method and parameters."""
 
 
 class Engine:
@@ -99,7 +102,8 @@ class Engine:
             **options: ``max_new_tokens`` (128), ``temperature`` (0), ``top_p`` (1), ``top_k`` (0: all),
                 ``seed``, ``min_tokens``, ``stop`` (strings), ``stop_token_ids``, ``ignore_eos``,
                 ``concurrency`` (all that the engine takes at once), ``chat`` (True); every other
-                option is a parameter of the method.
+                option is a parameter of the method. Nothing of one request serves another, unless
+                ``shared_pool=True`` (``suffix``): then the outputs of all earlier calls with the same parameters.
 
         Raises:
             ConfigError: no such method or parameter, or the method's drafts are larger than the engine takes.
@@ -154,7 +158,7 @@ class Engine:
                 "strategy", strategy, f"one that drafts at most {self.spec.max_drafts} tokens, not {needs} "
                 f"(or the engine made with max_drafts={needs})",
             )
-        method = StrategySpec(strategy, options)
+        method = StrategySpec(strategy, options, pool=ENGINE_POOL if asks_for_pool(strategy, options) else None)
         requests = [
             Request(str(index), self._encode(index, prompt, chat), max_new_tokens, method, **sampling)
             for index, prompt in enumerate(prompts)

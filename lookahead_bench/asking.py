@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lookahead_bench.data import encode_turn
@@ -69,14 +70,25 @@ class Asking:
             return False
         return True
 
+    def earlier(self, cell: Cell) -> list[tuple[int, ...]]:
+        """The cell's stored outputs, in the order in which they were stored."""
+        rows = self._store.rows()
+        return [tuple(row["token_ids"]) for row in rows if row["cell_id"] == cell.cell_id and row["error"] is None]
+
     def warm_up(self, cell: Cell, prompt: Prompt) -> list[Request]:
-        """As many requests as a cell has at once, to be run and dropped before it is measured."""
+        """As many requests as a cell has at once, to be run and dropped before it is measured.
+
+        They share no pool: what is dropped serves nothing later.
+        """
+        strategy = _strategy(cell)
+        if strategy is not None:
+            strategy = replace(strategy, pool=None)
         return [
             Request(
                 request_id=f"warm-up/{number}",
                 prompt_token_ids=encode_turn(prompt, 0, (), self._tokenizer),
                 max_new_tokens=self._plan.warmup_tokens,
-                strategy=_strategy(cell),
+                strategy=strategy,
                 temperature=cell.temperature,
                 ignore_eos=True,
             )

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Self
 
 from lookahead_bench.engine import EngineProcess
+from lookahead_bench.engine.settings import is_plugin
 from lookahead_bench.errors import EngineError
 from lookahead_bench.progress import RunProgress
-from lookahead_bench.records import Cell, EngineInfo, EngineSpec, Generation, Request
+from lookahead_bench.records import Cell, EarlierOutputs, EngineInfo, EngineSpec, Generation, Request
 
 MAX_CRASHES = 2
 """How often a cell may bring its engine down before the rest of it is given up."""
@@ -29,14 +30,21 @@ class Fleet:
         log_dir: folder for the engines' logs.
         progress: is told what is being started.
         warm_up: the requests that warm an engine up for a cell. Their results are dropped.
+        earlier: the outputs that a cell with a shared pool already has, the earliest first: a process that
+            starts in the middle of a run goes on with them in its pool.
     """
 
     def __init__(
-        self, log_dir: Path, progress: RunProgress, warm_up: Callable[[Cell], Sequence[Request]]
+        self,
+        log_dir: Path,
+        progress: RunProgress,
+        warm_up: Callable[[Cell], Sequence[Request]],
+        earlier: Callable[[Cell], Sequence[tuple[int, ...]]] = lambda cell: (),
     ) -> None:
         self._log_dir = log_dir
         self._progress = progress
         self._warm_up = warm_up
+        self._earlier = earlier
         self._processes: dict[str, EngineProcess] = {}
         self._names: dict[str, str] = {}
         self._broken: dict[str, str] = {}
@@ -74,12 +82,18 @@ class Fleet:
             method = (_identity(cell.engine), _identity(cell.strategy))
             if method not in self._warm:
                 process.generate(self._warm_up(cell), concurrency)  # dropped: not a measurement
+                self._refill(process, cell)
                 self._warm.add(method)
             return process.generate(list(requests), concurrency)
         except EngineError:
             self._crashes[cell.cell_id] += 1
             self._discard(cell.engine)
             raise
+
+    def _refill(self, process: EngineProcess, cell: Cell) -> None:
+        # vLLM's own pool can't be filled from outside.
+        if cell.shares_pool and is_plugin(cell.engine) and (outputs := tuple(self._earlier(cell))):
+            process.remember(EarlierOutputs(cell.strategy, outputs))
 
     def log_of(self, spec: EngineSpec) -> Path:
         """Where the engine's log is."""

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from lookahead_bench import provenance
 from lookahead_bench.asking import Asking
+from lookahead_bench.engine.settings import is_plugin
 from lookahead_bench.errors import EngineError, InputError
 from lookahead_bench.fleet import Fleet
 from lookahead_bench.progress import RunProgress
-from lookahead_bench.records import Prompt
+from lookahead_bench.records import Cell, Prompt
 from lookahead_bench.rows import row_of
 from lookahead_bench.schedule import Work, remaining, schedule
 from lookahead_bench.verdicts import Verdicts
@@ -74,8 +75,9 @@ def measure(
         for item in work
         if any(asking.possible(item.cell, prompt, item.turn) for prompt in item.prompts)
     }
+    _note_emptied_pools([cell for cell in plan.cells if cell.cell_id in needed and asking.earlier(cell)], store)
     with Fleet(
-        log_dir, progress, lambda cell: asking.warm_up(cell, prompts[cell.dataset][0])
+        log_dir, progress, lambda cell: asking.warm_up(cell, prompts[cell.dataset][0]), asking.earlier
     ) as fleet:
         verdicts = Verdicts(plan, prompts, store, asking, fleet.generate, progress)
         loop = _Loop(asking, fleet, verdicts, store, tracker, progress, log_dir, model.name)
@@ -89,6 +91,13 @@ def measure(
     store.write_provenance(
         {"ended_at": provenance.now(), "noise_floor": noise, **({"engines": engines} if engines else {})}
     )
+
+
+def _note_emptied_pools(resumed: Sequence[Cell], store: ResultStore) -> None:
+    """Write down which stock engines go on with an empty pool: theirs can't be filled from outside."""
+    emptied = {f"{cell.dataset}, {cell.label}" for cell in resumed if cell.shares_pool and not is_plugin(cell.engine)}
+    if emptied:
+        store.write_provenance({"pools_emptied": sorted(emptied.union(store.provenance().get("pools_emptied", ())))})
 
 
 class _Loop:

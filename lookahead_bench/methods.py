@@ -11,6 +11,7 @@ from lookahead_bench.checks import check_choice
 from lookahead_bench.config import Config
 from lookahead_bench.drafters import DRAFT_MODEL
 from lookahead_bench.errors import ConfigError, check_int
+from lookahead_bench.pools import asks_for_pool
 from lookahead_bench.records import StrategySpec
 from lookahead_bench.strategy import make_strategy, strategies
 
@@ -77,6 +78,15 @@ def planned_methods(config: Config) -> tuple[Method, ...]:
             raise ConfigError(f"sweep.variants.{method.title}", {}, f"other than sweep.variants.{same.title}")
         unique[identity] = method
     return tuple(unique.values())
+
+
+def shares_pool(spec: StrategySpec) -> bool:
+    """Whether outputs of earlier requests serve later ones, with these checked parameters."""
+    if not is_stock(spec.name):
+        return asks_for_pool(spec.name, spec.parameters)
+    # Left out, vLLM's default holds, which is 10,000.
+    cached = spec.parameters.get("suffix_decoding_max_cached_requests")
+    return spec.parameters.get("method") == "suffix" and cached != 0
 
 
 def is_stock(name: str) -> bool:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from lookahead_bench.config import STOCK_METHODS, Config
 from lookahead_bench.engine.settings import runs_eagerly, uses_native
-from lookahead_bench.methods import Method, planned_methods
+from lookahead_bench.errors import ConfigError
+from lookahead_bench.methods import Method, planned_methods, shares_pool
 from lookahead_bench.records import Cell, EngineSpec, Prompt
 
 if TYPE_CHECKING:
@@ -67,11 +68,19 @@ def build_plan(
         prompts: per data set; part of the plan's identity.
 
     Raises:
-        ConfigError: a method or one of its parameters that is not allowed.
+        ConfigError: a method or one of its parameters that is not allowed, or repeats of a method that
+            shares a pool of outputs.
     """
     from lookahead_bench.data import data_digest
 
     methods = planned_methods(config)
+    for method in methods:
+        if config.run.repeats > 1 and shares_pool(method.spec):
+            raise ConfigError(
+                "run.repeats",
+                config.run.repeats,
+                f"1 where outputs are shared ({method.spec.name}): a repeat would find its own answer in the pool",
+            )
     # One process serves all methods of an executor, so it must take the largest of their drafts.
     max_drafts = max((method.max_drafts for method in methods), default=0)
     cells = tuple(
@@ -123,10 +132,11 @@ def _cell(
         "concurrency": config.run.concurrency,
         "versions": {name: versions[name] for name in RESULT_PACKAGES if name in versions},
     }
+    cell_id = _hash(settings)[:16]
     return Cell(
-        cell_id=_hash(settings)[:16],
+        cell_id=cell_id,
         dataset=dataset,
-        strategy=method.spec,
+        strategy=replace(method.spec, pool=cell_id if shares_pool(method.spec) else None),
         engine=engine,
         max_new_tokens=config.decode.max_new_tokens,
         temperature=config.decode.temperature,

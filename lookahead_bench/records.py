@@ -50,10 +50,15 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class StrategySpec:
-    """A method by name with its parameters; for stock engines the name alone."""
+    """A method by name with its parameters; for stock engines the name alone.
+
+    Attributes:
+        pool: name of the pool of outputs that requests with an equal spec share; None: nothing is shared.
+    """
 
     name: str
     parameters: Mapping[str, object] = field(default_factory=dict)
+    pool: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,19 @@ class Request:
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
     top2_margins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierOutputs:
+    """Outputs that an engine is to take for those of its own finished requests.
+
+    Attributes:
+        strategy: whose pool they go to.
+        outputs: token ids, the earliest first.
+    """
+
+    strategy: StrategySpec
+    outputs: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +248,11 @@ class Cell:
     concurrency: int = 1
     is_baseline: bool = False
     title: str = ""
+
+    @property
+    def shares_pool(self) -> bool:
+        """Whether outputs of earlier prompts serve later ones."""
+        return self.strategy.pool is not None
 
     @property
     def label(self) -> str:

@@ -47,6 +47,7 @@ def row_of(
         "temperature": float(cell.temperature),
         "max_new_tokens": cell.max_new_tokens,
         "is_baseline": cell.is_baseline,
+        "shared_pool": cell.shares_pool,
         "repeat": repeat,
         "prompt_tokens": prompt_tokens,
         "equivalence": UNCHECKED,

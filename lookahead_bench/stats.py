@@ -35,7 +35,7 @@ SETTINGS = ("model", "dataset", "dtype", "concurrency", "temperature", "max_new_
 
 _DESCRIBING = (
     "cell_id", "label", "strategy", "parameters", "window", "ngram", "branches", "model", "dataset", "executor",
-    "dtype", "concurrency", "is_baseline",
+    "dtype", "concurrency", "is_baseline", "shared_pool",
 )  # fmt: skip
 _UNIT = ["prompt_id", "turn", "repeat"]
 
@@ -60,6 +60,7 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
             equivalence_rate: identical / checked.
         noise_floor: share of the data set's prompts for which the baseline itself gave other
             tokens when it had other requests beside it.
+        shared_pool: whether outputs of earlier prompts served later ones.
         prompts, rows_measured, failures: prompts and rows without an error, rows with one.
         drafted, accepted: tokens; nodes_per_step: mean tokens in flight, the root included.
         prefill_seconds: median.
@@ -77,6 +78,8 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
     for name in ("parameters", "temperature", "max_new_tokens", "identical_other_batch"):
         if name not in frame:
             frame[name] = None
+    # Runs of earlier versions have no such column: nothing was shared.
+    frame["shared_pool"] = frame["shared_pool"].eq(True) if "shared_pool" in frame else False
     groups = {cell_id: cell for cell_id, cell in frame.groupby("cell_id", sort=False)}
     baselines = {_settings(cell): cell for cell in groups.values() if cell["is_baseline"].iloc[0]}
     in_flight = steps.groupby("cell_id")["in_flight"].mean() if len(steps) else pd.Series(dtype=float)

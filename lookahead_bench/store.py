@@ -184,9 +184,12 @@ class ResultStore:
 
     def write_provenance(self, record: Mapping[str, Any]) -> None:
         """Merge ``record`` into ``provenance.json``, its top-level keys replacing older ones."""
-        path = self.folder / "provenance.json"
-        merged = {**_read_json(path), **record}
-        replace(path, (json.dumps(merged, indent=2, default=str) + "\n").encode())
+        merged = {**self.provenance(), **record}
+        replace(self.folder / "provenance.json", (json.dumps(merged, indent=2, default=str) + "\n").encode())
+
+    def provenance(self) -> dict[str, Any]:
+        """What ``provenance.json`` holds so far."""
+        return _read_json(self.folder / "provenance.json")
 
     def close(self) -> None:
         """Write the last checkpoint and let go of the folder."""

@@ -33,6 +33,7 @@ ROWS_SCHEMA = pa.schema(
         ("temperature", pa.float64()),
         ("max_new_tokens", pa.int64()),
         ("is_baseline", pa.bool_()),
+        ("shared_pool", pa.bool_()),  # outputs of earlier prompts serve later ones
         ("repeat", pa.int64()),
         ("prompt_tokens", pa.int64()),
         ("new_tokens", pa.int64()),

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from lookahead_bench.engine.settings import engine_environment
 from lookahead_bench.errors import EngineError
-from lookahead_bench.records import Chunk, EngineInfo, EngineSpec, Generation, Request
+from lookahead_bench.records import Chunk, EarlierOutputs, EngineInfo, EngineSpec, Generation, Request
 
 CLOSE_SECONDS = 5.0
 """How long a process that was told to end may take before it is killed."""
@@ -92,6 +92,15 @@ class EngineProcess:
         finally:
             while not finished and self._connection is not None:
                 finished = self._receive() is None
+
+    def remember(self, earlier: EarlierOutputs) -> None:
+        """Put outputs into a pool of the plug-in, as if their requests had just finished.
+
+        Raises:
+            EngineError: as ``generate``.
+        """
+        self._send(earlier)
+        self._receive()
 
     def close(self) -> None:
         """End the process; harmless if it is not running."""

@@ -24,6 +24,7 @@ from lookahead_bench.engine.layout import Layout
 from lookahead_bench.engine.sampling import unsupported_sampling
 from lookahead_bench.engine.scheduler import scratch_blocks
 from lookahead_bench.engine.settings import plugin_settings
+from lookahead_bench.pools import Pools
 from lookahead_bench.records import StrategySpec
 from lookahead_bench.strategy import Step, Strategy, make_strategy
 from lookahead_bench.tree import TokenTree
@@ -76,6 +77,7 @@ class TreeRunner:
         super().__init__(vllm_config, device)
         self._executor: Executor | None = None
         self._drafting: dict[str, Drafting] = {}
+        self.pools = Pools()
         self._rows: tuple[Row, ...] = ()
         self._forward_began = 0.0
         self.step_log = StepLog({})
@@ -90,7 +92,7 @@ class TreeRunner:
             spec = strategy_of(state.sampling_params)
             if spec is None:
                 return None
-            drafting = Drafting(make_strategy(spec.name, **spec.parameters))
+            drafting = Drafting(self.pools.strategy(spec))
             drafting.strategy.begin(state.prompt_token_ids)
             self._drafting[request_id] = drafting
         return drafting

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 
 from lookahead_bench.engine.settings import engine_arguments, is_plugin
-from lookahead_bench.records import Chunk, EngineSpec, Generation, Request, StepRecord
+from lookahead_bench.records import Chunk, EarlierOutputs, EngineSpec, Generation, Request, StepRecord
 
 
 @dataclass(slots=True)
@@ -95,6 +95,11 @@ class Session:
         self._running[request.request_id] = entry
         return None
 
+    def remember(self, earlier: EarlierOutputs) -> None:
+        """Put outputs into a pool, as if these requests had just finished (plug-in engines)."""
+        for output in earlier.outputs:
+            self._runner.pools.add(earlier.strategy, output)
+
     def cancel(self, request_id: str) -> None:
         """Drop a request; it yields nothing more."""
         self._engine.abort_request([self._running.pop(request_id).internal_id], internal=True)
@@ -159,6 +164,8 @@ class Session:
         text = self._tokenizer.decode(ids, skip_special_tokens=True)
         if isinstance(stop_reason, str):
             ids, steps, text = self._cut_at(stop_reason, ids, steps)
+        if self._runner is not None and entry.request.strategy is not None:
+            self._runner.pools.add(entry.request.strategy, ids)
         return Generation(
             request_id=entry.request.request_id,
             token_ids=tuple(ids),
@@ -199,7 +206,7 @@ def _sampling_params(request: Request, with_strategy: bool):
     extra = None
     if with_strategy and request.strategy is not None:
         spec = request.strategy
-        extra = {STRATEGY_ARGUMENT: {"name": spec.name, "parameters": dict(spec.parameters)}}
+        extra = {STRATEGY_ARGUMENT: {"name": spec.name, "parameters": dict(spec.parameters), "pool": spec.pool}}
     return SamplingParams(
         temperature=request.temperature,
         top_p=request.top_p,
@@ -240,8 +247,8 @@ def package_versions() -> dict[str, str]:
 def serve(connection) -> None:
     """Child side of an EngineProcess: answer until the other side hangs up.
 
-    Comes in: an EngineSpec, then any number of (requests, concurrency). Goes out: a dict once the
-    engine is ready; then, per question, the chunks as they come and None at the end. A string is
+    Comes in: an EngineSpec, then any number of (requests, concurrency) or EarlierOutputs. Goes out: a dict
+    once the engine is ready; then, per question, the chunks as they come and None at the end. A string is
     the one line of an error, after which this side ends.
     """
     import traceback
@@ -250,8 +257,12 @@ def serve(connection) -> None:
         session = Session(connection.recv())
         connection.send({"threads": session.threads, "versions": package_versions()})
         while True:
-            for chunk in session.stream(*connection.recv()):
-                connection.send(chunk)
+            asked = connection.recv()
+            if isinstance(asked, EarlierOutputs):
+                session.remember(asked)
+            else:
+                for chunk in session.stream(*asked):
+                    connection.send(chunk)
             connection.send(None)
     except (EOFError, ConnectionError):
         return

@@ -31,12 +31,13 @@ FOREIGN_LOAD = 0.75
 def cell_labels(frame: pd.DataFrame) -> list[str]:
     """A name per line of a summary, or of a part of it, that no other method there has.
 
-    The method's label, with the executor where it is not the usual one, and with those of its
-    parameters that tell it from another method of the same label.
+    The method's label, with the executor where it is not the usual one, "(shared pool)" where outputs of
+    earlier prompts serve later ones, and those of its parameters that tell it from another method of the same label.
     """
+    shared = frame["shared_pool"] if "shared_pool" in frame else [False] * len(frame)
     labels = [
-        f"{label} (fork)" if executor == "fork" else str(label)
-        for label, executor in zip(frame["label"], frame["executor"], strict=True)
+        f"{label}{' (fork)' if executor == 'fork' else ''}{' (shared pool)' if pool else ''}"
+        for label, executor, pool in zip(frame["label"], frame["executor"], shared, strict=True)
     ]
     parameters = [_parameters(text) for text in frame["parameters"]] if "parameters" in frame else []
     values: dict[tuple[str, str], set[str]] = {}
@@ -200,7 +201,7 @@ def warnings(results: Results) -> list[str]:
         prompts = int(cells["prompts"].max())
         if prompts < FEW_PROMPTS:
             found.append(f"{dataset}: only {plural(prompts, 'prompt')}; small samples say little.")
-    found += _busy(results)
+    found += _busy(results) + _pooled(results)
     silent = summary[
         (summary["drafted"] == 0)
         & summary["step_compression"].notna()
@@ -210,6 +211,26 @@ def warnings(results: Results) -> list[str]:
         found.append(f"{cell['dataset']}: {name[cell['cell_id']]} drafted nothing at all; it did not work as a method.")
     for cell in summary[summary["failures"] > 0].to_dict("records"):
         found.append(f"{cell['dataset']}: {name[cell['cell_id']]} had {plural(int(cell['failures']), 'failure')}.")
+    return found
+
+
+def _pooled(results: Results) -> list[str]:
+    """Which methods had earlier outputs to draft from, and what that does to their numbers."""
+    summary, name = results.summary, labels(results)
+    if "shared_pool" not in summary or not summary["shared_pool"].any():
+        return []
+    cells = summary[summary["shared_pool"]]
+    found = [
+        f"{cell['dataset']}: {name[cell['cell_id']]} drafts from the outputs of earlier prompts too. What it gains depends "
+        "on their number and order, its prompts are not independent, and its interval is too narrow for that."
+        for cell in cells.to_dict("records")
+    ]
+    if any(executor == "stock" for executor in cells["executor"]):
+        found.append(
+            "stock vLLM's pool is its process's: outputs of the warm-up and of the other data sets are in it as well."
+        )
+    for cell in results.provenance.get("pools_emptied") or ():
+        found.append(f"{cell}: the run was interrupted, and went on with an empty pool; measure anew with run.fresh=true.")
     return found
 
 
