@@ -26,7 +26,7 @@ from lookahead_bench.engine.scheduler import scratch_blocks
 from lookahead_bench.engine.settings import plugin_settings
 from lookahead_bench.pools import Pools
 from lookahead_bench.records import StrategySpec
-from lookahead_bench.strategy import Step, Strategy, make_strategy
+from lookahead_bench.strategy import Step, Strategy
 from lookahead_bench.tree import TokenTree
 from lookahead_bench.verify import NO_CHOICE, Verdict, verify
 
@@ -69,7 +69,7 @@ class StepLog:
 class TreeRunner:
     """What the plug-in adds to one of vLLM's runners; goes before it in the bases.
 
-    Who joins the two adds ``copy_slots(kv_cache, sources, targets)``, which moves entries of one
+    Who joins the two adds ``copy_slots(kv_caches, sources, targets)``, which moves entries of every
     layer's KV cache from slots to slots (int64) in the layout of its attention.
     """
 
@@ -274,7 +274,7 @@ def strategy_of(params: SamplingParams | None) -> StrategySpec | None:
     if params is None or not params.extra_args or unsupported_sampling(params):
         return None
     spec = params.extra_args.get(STRATEGY_ARGUMENT)
-    return StrategySpec(spec["name"], spec["parameters"]) if spec else None
+    return StrategySpec(**spec) if spec else None
 
 
 def _padded(tokens: list[tuple[int, ...]], device: torch.device) -> torch.Tensor:
