@@ -117,7 +117,7 @@ def check_overrides(config: Config, overrides: Sequence[str]) -> Config:
 
     Raises:
         InputError: ``strategy.X`` is given beside ``sweep.X``, or ``methods.NAME.X`` of the chosen
-            method, whose parameters are ``strategy.X``.
+            method, whose parameters are ``strategy.X``, or either beside a list in ``sweep.grids``.
     """
     chosen = config.strategy.name
     for override in overrides:
@@ -127,6 +127,10 @@ def check_overrides(config: Config, overrides: Sequence[str]) -> Config:
         if group == "strategy" and parameter in config.sweep.axes and config.sweep.strategy == chosen:
             values = list(config.sweep.axes[parameter])
             raise InputError(f"{override}: {parameter} is swept over {values}; set sweep.{parameter} instead")
+        method = chosen if group == "strategy" else group.removeprefix("methods.")
+        if parameter in config.sweep.grids.get(method, {}):
+            values = list(config.sweep.grids[method][parameter])
+            raise InputError(f"{override}: {parameter} is swept over {values}; set sweep.grids.{method}.{parameter} instead")
     return config
 
 

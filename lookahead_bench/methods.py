@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from lookahead_bench.checks import check_choice
@@ -113,12 +113,18 @@ def _swept(config: Config) -> Iterable[Method]:
         if method.is_stock and "executor" in changes:
             raise ConfigError(f"{key}.executor", changes["executor"], f"left out: {base.name} is the stock engine's own")
         yield replace(method, executor=str(changes.get("executor", method.executor)), title=title)
-    if sweep.variants:
-        return
-    base = config.method(sweep.strategy, "sweep.strategy")
-    for values in itertools.product(*sweep.axes.values()):
-        swept = dict(zip(sweep.axes, values))
-        yield _method(config, _changed(base, swept), lambda parameter: f"sweep.{parameter}", swept)
+    for name, axes in sweep.grids.items():
+        yield from _grid(config, config.method(name, "sweep.grids"), axes, f"sweep.grids.{name}")
+    if not sweep.variants and not sweep.grids:
+        yield from _grid(config, config.method(sweep.strategy, "sweep.strategy"), sweep.axes, "sweep")
+
+
+def _grid(
+    config: Config, base: StrategySpec, axes: Mapping[str, tuple[object, ...]], prefix: str
+) -> Iterable[Method]:
+    for values in itertools.product(*axes.values()):
+        swept = dict(zip(axes, values))
+        yield _method(config, _changed(base, swept), lambda parameter: f"{prefix}.{parameter}", swept)
 
 
 def _changed(base: StrategySpec, changes: dict[str, object]) -> StrategySpec:

@@ -136,6 +136,7 @@ class SweepConfig:
         methods: for a comparison of methods: their names, None for all; without it, ``strategy`` alone.
         variants: by title, the parameters in which a variant differs from ``strategy``, or from the
             method that its ``name`` says; ``executor`` may be among them.
+        grids: by method, values per swept parameter; the product of each method's is measured.
         executors: what each swept method of the plug-in runs with; empty: ``engine.executor``.
     """
 
@@ -145,6 +146,7 @@ class SweepConfig:
     compares_methods: bool = False
     methods: tuple[str, ...] | None = None
     variants: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    grids: Mapping[str, Mapping[str, tuple[object, ...]]] = field(default_factory=dict)
     executors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

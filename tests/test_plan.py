@@ -105,6 +105,32 @@ def test_stock_drafters_are_swept_in_a_process_for_each_setting():
     assert [engine.speculative and engine.speculative["num_speculative_tokens"] for engine in plan.engines] == [None, 3, 8]
 
 
+def test_grids_sweep_several_methods_each_over_parameters_of_its_own():
+    plan = plan_of("+sweep=stock", "sweep.grids.vllm_suffix=null", "+sweep.grids.lookahead={ngram:[2,3],window:null}",
+                   "sweep.grids.vllm_ngram={num_speculative_tokens:[3,8],prompt_lookup_min:[1,2],prompt_lookup_max:4}")  # fmt: skip
+    cells = [cell for cell in plan.cells if cell.dataset == "humaneval"]
+    assert [cell.strategy.name for cell in cells] == ["vllm", "vllm_control", *["vllm_ngram"] * 4, *["lookahead"] * 2]
+    drafters = [engine.speculative for engine in plan.engines if engine.role == "vllm_ngram"]
+    assert [(spec["num_speculative_tokens"], spec["prompt_lookup_min"]) for spec in drafters] == [(3, 1), (3, 2), (8, 1), (8, 2)]
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["sweep.grids=null"], "sweep.grids=None: must be a mapping"),
+        (["sweep.grids.vllm_ngram=null", "sweep.grids.vllm_suffix=null"], "must be at least one method that is not null"),
+        (["sweep.grids.vllm_ngram=3"], "sweep.grids.vllm_ngram=3: must be null or a mapping"),
+        (["+sweep.grids.nosuch={}"], "sweep.grids='nosuch': must be one of"),
+        (["sweep.grids.vllm_ngram.prompt_lookup_max=[0]"], "sweep.grids.vllm_ngram.prompt_lookup_max=0: must be an integer"),
+        (["methods.vllm_ngram.num_speculative_tokens=3"], "set sweep.grids.vllm_ngram.num_speculative_tokens instead"),
+        (["strategy=vllm_ngram", "strategy.num_speculative_tokens=3"], "set sweep.grids.vllm_ngram.num_speculative_tokens instead"),
+    ],
+)
+def test_a_grid_that_is_not_allowed_is_refused_by_name(argv, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        plan_of("+sweep=stock", *argv)
+
+
 @pytest.mark.parametrize(
     "variants, message",
     [
