@@ -29,7 +29,8 @@ STOCK_METHODS = ("vllm", "vllm_control")
 
 MAX_SWEEP_CELLS = 1000
 MAX_PROMPTS = 10**9
-_NOT_SWEPT = ("name", "strategy", "methods", "variants", "executor", "baselines")
+_NOT_SWEPT = ("name", "strategy", "methods", "variants", "grids", "executor", "concurrency", "baselines")
+"""Keys of a sweep that are no parameter of its method."""
 
 T = TypeVar("T")
 
@@ -62,11 +63,10 @@ class Config:
     resolved: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        if self.run.concurrency > self.engine.max_num_seqs:
+        if max(self.concurrency) > self.engine.max_num_seqs:
+            key = "sweep.concurrency" if self.sweep.concurrency else "run.concurrency"
             raise ConfigError(
-                "run.concurrency",
-                self.run.concurrency,
-                f"at most engine.max_num_seqs={self.engine.max_num_seqs}",
+                key, max(self.concurrency), f"at most engine.max_num_seqs={self.engine.max_num_seqs}"
             )
         if self.decode.max_new_tokens >= self.engine.max_model_len:
             raise ConfigError(
@@ -74,6 +74,11 @@ class Config:
                 self.decode.max_new_tokens,
                 f"less than engine.max_model_len={self.engine.max_model_len}",
             )
+
+    @property
+    def concurrency(self) -> tuple[int, ...]:
+        """How many requests are in flight at once, each number with cells of its own."""
+        return self.sweep.concurrency or (self.run.concurrency,)
 
     def method(self, name: str, key: str) -> StrategySpec:
         """The method's parameters: those of ``strategy.*`` if it is the chosen one, else ``methods.*``.
@@ -164,22 +169,25 @@ def _sweep(node: Any, strategy: str) -> SweepConfig:
     axes = {key: values for key, values in axes.items() if values is not None}
     name = check_name("sweep.name", node["name"])
     executors = _names("sweep.executor", _values("sweep.executor", node.get("executor")) or ())
-    for other in ("methods", "variants"):
+    several = {"executors": executors, "concurrency": _values("sweep.concurrency", node.get("concurrency")) or ()}
+    for other in ("methods", "variants", "grids"):
         if other in node and axes:
             key = next(iter(axes))
             raise ConfigError(f"sweep.{key}", list(axes[key]), f"left out where sweep.{other} is given")
     if "methods" in node:
         methods = _values("sweep.methods", node["methods"])
         names = None if methods is None else _names("sweep.methods", methods)
-        return SweepConfig(name, None, {}, True, names, executors=executors)
+        return SweepConfig(name, None, {}, True, names, **several)
     strategy = check_name("sweep.strategy", node.get("strategy", strategy))
     if "variants" in node:
-        return SweepConfig(name, strategy, {}, variants=_variants(node["variants"]), executors=executors)
+        return SweepConfig(name, strategy, {}, variants=_variants(node["variants"]), **several)
+    if "grids" in node:
+        return SweepConfig(name, strategy, {}, grids=_grids(node["grids"]), **several)
     if math.prod(len(values) for values in axes.values()) > MAX_SWEEP_CELLS:
         raise InputError(f"sweep: its lists must make at most {MAX_SWEEP_CELLS} combinations")
-    if not axes and not executors:
+    if not axes and not any(several.values()):
         raise InputError("sweep: it must have at least one list of values, for example sweep.ngram=[2,3]")
-    return SweepConfig(name, strategy, axes, executors=executors)
+    return SweepConfig(name, strategy, axes, **several)
 
 
 def _variants(node: Any) -> dict[str, Mapping[str, object]]:
@@ -193,6 +201,26 @@ def _variants(node: Any) -> dict[str, Mapping[str, object]]:
         if not isinstance(changes, dict):
             raise ConfigError(f"sweep.variants.{title}", changes, "null or a mapping of parameters such as {window:3}")
     return variants
+
+
+def _grids(node: Any) -> dict[str, Mapping[str, tuple[object, ...]]]:
+    """Values per swept parameter, by method; a method that is null is left out."""
+    if not isinstance(node, dict):
+        raise ConfigError("sweep.grids", node, "a mapping of methods to lists of values")
+    grids: dict[str, Mapping[str, tuple[object, ...]]] = {}
+    for method, lists in node.items():
+        if lists is None:
+            continue
+        key = f"sweep.grids.{method}"
+        if not isinstance(lists, dict):
+            raise ConfigError(key, lists, "null or a mapping of parameters to lists such as {ngram:[2,3]}")
+        axes = {parameter: _values(f"{key}.{parameter}", value) for parameter, value in lists.items()}
+        grids[method] = {parameter: values for parameter, values in axes.items() if values is not None}
+    if not grids:
+        raise ConfigError("sweep.grids", node, "at least one method that is not null")
+    if sum(math.prod(len(values) for values in axes.values()) for axes in grids.values()) > MAX_SWEEP_CELLS:
+        raise InputError(f"sweep.grids: its lists must make at most {MAX_SWEEP_CELLS} combinations")
+    return grids
 
 
 def _baselines(resolved: Mapping[str, Any]) -> tuple[str, ...]:

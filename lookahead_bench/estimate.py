@@ -71,11 +71,13 @@ def print_plan(
 ) -> None:
     """Print the cells as a table, and the estimate."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("data set", "method", "executor", "prompts", "outputs", "cell"):
-        table.add_column(heading, no_wrap=True, justify="right" if heading in ("prompts", "outputs") else "left")
+    several = len({cell.concurrency for cell in plan.cells}) > 1
+    for heading in ("data set", "method", "executor", *["at once"] * several, "prompts", "outputs", "cell"):
+        counts = heading in ("at once", "prompts", "outputs")
+        table.add_column(heading, no_wrap=True, justify="right" if counts else "left")
     for cell in plan.cells:
         label = f"{cell.label} (baseline)" if cell.is_baseline else cell.label
-        counts = len(prompts[cell.dataset]), generations(cell, plan, prompts)
+        counts = *[cell.concurrency] * several, len(prompts[cell.dataset]), generations(cell, plan, prompts)
         table.add_row(cell.dataset, label, cell.engine.executor, *map(str, counts), cell.cell_id)
     console.print(table)
     total = sum(generations(cell, plan, prompts) for cell in plan.cells)

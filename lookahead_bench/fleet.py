@@ -79,7 +79,8 @@ class Fleet:
             raise EngineError(f"given up: {cell.label} has brought its engine down {MAX_CRASHES} times")
         process = self._started(cell.engine)
         try:
-            method = (_identity(cell.engine), _identity(cell.strategy))
+            # With more requests at once other shapes run for the first time.
+            method = (_identity(cell.engine), f"{_identity(cell.strategy)} {cell.concurrency}")
             if method not in self._warm:
                 process.generate(self._warm_up(cell), concurrency)  # dropped: not a measurement
                 self._refill(process, cell)

@@ -68,12 +68,12 @@ def measure(
     asking = Asking(plan, tokenizer, store)
     everything = schedule(plan, prompts)
     work = remaining(everything, store.done())
-    total = sum(len(item.prompts) for item in everything)
+    total = sum(len(item.keys) for item in everything)
     # A row that failed for good, such as a prompt that is too long, is no reason to start an engine.
     needed = {
         item.cell.cell_id
         for item in work
-        if any(asking.possible(item.cell, prompt, item.turn) for prompt in item.prompts)
+        if any(asking.possible(item.cell, prompt, item.turn) for prompt in item.wanted)
     }
     _note_emptied_pools([cell for cell in plan.cells if cell.cell_id in needed and asking.earlier(cell)], store)
     with Fleet(
@@ -82,7 +82,7 @@ def measure(
         verdicts = Verdicts(plan, prompts, store, asking, fleet.generate, progress)
         loop = _Loop(asking, fleet, verdicts, store, tracker, progress, log_dir, model.name)
         fleet.start(cell.engine for cell in plan.cells if cell.cell_id in needed)
-        progress.begin(total, total - sum(len(item.prompts) for item in work))
+        progress.begin(total, total - sum(len(item.keys) for item in work))
         for item in work:
             loop.do(item)
         verdicts.settle_divergent()
@@ -121,15 +121,16 @@ class _Loop:
     def do(self, work: Work) -> None:
         """Decode one piece of work and store its rows."""
         cell = work.cell
-        self._progress.working(f"{cell.label} · {cell.dataset} {work.prompts[0].prompt_id} turn {work.turn + 1}")
+        self._progress.working(f"{cell.label} · {cell.dataset} {work.wanted[0].prompt_id} turn {work.turn + 1}")
         started_at, load = provenance.now(), provenance.load_average()
         requests, generations, errors = {}, {}, {}
+        wanted = {prompt.prompt_id for prompt in work.wanted}
         for prompt in work.prompts:
             try:
                 requests[prompt.prompt_id] = self._asking.request(cell, prompt, work.turn, work.repeat)
             except InputError as failure:
                 errors[prompt.prompt_id] = str(failure)
-        if requests:
+        if wanted & set(requests):
             try:
                 answers = self._fleet.generate(cell, list(requests.values()), cell.concurrency)
                 generations = dict(zip(requests, answers))
@@ -137,7 +138,7 @@ class _Loop:
                 errors |= dict.fromkeys(requests, str(failure))
                 self._keep_traceback(work, str(failure))
         entries = []
-        for prompt in work.prompts:
+        for prompt in work.wanted:
             request = requests.get(prompt.prompt_id)
             row, steps = row_of(
                 cell,
@@ -145,6 +146,7 @@ class _Loop:
                 model=self._model,
                 turn=work.turn,
                 repeat=work.repeat,
+                group=work.group,
                 prompt_tokens=len(request.prompt_token_ids) if request else None,
                 started_at=started_at,
                 load_average=load,

@@ -6,14 +6,16 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lookahead_bench.config import STOCK_METHODS, Config
+from lookahead_bench.drafters import identified, resolve_drafters, speculative_config
 from lookahead_bench.engine.settings import runs_eagerly, uses_native
 from lookahead_bench.errors import ConfigError
 from lookahead_bench.methods import Method, planned_methods, shares_pool
 from lookahead_bench.records import Cell, EngineSpec, Prompt
+from lookahead_bench.sources import source_digest
 
 if TYPE_CHECKING:
     from lookahead_bench.models import ModelSource
@@ -29,11 +31,12 @@ class Plan:
 
     Attributes:
         sweep: its name; "single" for one method beside the baselines.
-        cells: every cell once, data set by data set, the baseline first in each.
+        cells: every cell once, data set by data set and concurrency by concurrency, the baseline first in each.
         repeats: how often each prompt is measured in each cell.
         seed: of the order in which cells take turns.
         warmup_tokens: decoded and dropped in each engine before anything is measured.
         plan_id: hash of the cells, the prompts, repeats and seed; equal plans resume each other.
+        drafters: the models that draft on stock engines, by the name that the user gave.
     """
 
     sweep: str
@@ -42,6 +45,7 @@ class Plan:
     seed: int
     warmup_tokens: int
     plan_id: str
+    drafters: Mapping[str, ModelSource] = field(default_factory=dict)
 
     @property
     def engines(self) -> tuple[EngineSpec, ...]:
@@ -70,6 +74,7 @@ def build_plan(
     Raises:
         ConfigError: a method or one of its parameters that is not allowed, or repeats of a method that
             shares a pool of outputs.
+        InputError: a draft model that is not there or does not fit.
     """
     from lookahead_bench.data import data_digest
 
@@ -81,19 +86,26 @@ def build_plan(
                 config.run.repeats,
                 f"1 where outputs are shared ({method.spec.name}): a repeat would find its own answer in the pool",
             )
+    drafters = resolve_drafters((method.spec for method in methods), model, config.strategy.name)
     # One process serves all methods of an executor, so it must take the largest of their drafts.
     max_drafts = max((method.max_drafts for method in methods), default=0)
     cells = tuple(
-        _cell(config, model, versions, dataset, method, _engine(config, model, method, max_drafts))
+        _cell(
+            config, model, versions, dataset, method, _engine(config, model, method, max_drafts, drafters), concurrency,
+            drafters,
+        )  # fmt: skip
         for dataset in prompts
+        for concurrency in config.concurrency
         for method in methods
     )
     run = config.run
     plan_id = _hash([[cell.cell_id for cell in cells], data_digest(prompts), run.repeats, run.seed])
-    return Plan(config.sweep.name, cells, run.repeats, run.seed, run.warmup_tokens, plan_id)
+    return Plan(config.sweep.name, cells, run.repeats, run.seed, run.warmup_tokens, plan_id, drafters)
 
 
-def _engine(config: Config, model: ModelSource, method: Method, max_drafts: int) -> EngineSpec:
+def _engine(
+    config: Config, model: ModelSource, method: Method, max_drafts: int, drafters: Mapping[str, ModelSource]
+) -> EngineSpec:
     """The engine of a method; the plug-in's methods of one executor all have the same."""
     engine, spec = config.engine, method.spec
     return EngineSpec(
@@ -101,7 +113,7 @@ def _engine(config: Config, model: ModelSource, method: Method, max_drafts: int)
         role=spec.name if method.is_stock else PLUGIN_ROLE,
         executor=method.executor,
         dtype=engine.dtype,
-        speculative=dict(spec.parameters) if method.is_stock and spec.name not in STOCK_METHODS else None,
+        speculative=speculative_config(spec, drafters) if method.is_stock and spec.name not in STOCK_METHODS else None,
         max_drafts=0 if method.is_stock else max_drafts,
         max_model_len=engine.max_model_len,
         max_num_seqs=engine.max_num_seqs,
@@ -122,15 +134,24 @@ def _cell(
     dataset: str,
     method: Method,
     engine: EngineSpec,
+    concurrency: int,
+    drafters: Mapping[str, ModelSource],
 ) -> Cell:
+    placeless = replace(
+        engine,
+        max_drafts=0,
+        model=model.digest or model.path,
+        speculative=engine.speculative and identified(engine.speculative, drafters),
+    )
     settings = {
         "dataset": dataset,
-        "strategy": [method.spec.name, dict(method.spec.parameters)],
-        # What else shares the process, and where the model's files lie, do not change the work.
-        "engine": dataclasses.asdict(replace(engine, max_drafts=0, model=model.digest or model.path)),
+        "strategy": [method.spec.name, identified(method.spec.parameters, drafters)],
+        # What else shares the process, and where the models' files lie, do not change the work.
+        "engine": dataclasses.asdict(placeless),
         "decode": dataclasses.asdict(config.decode),
-        "concurrency": config.run.concurrency,
+        "concurrency": concurrency,
         "versions": {name: versions[name] for name in RESULT_PACKAGES if name in versions},
+        "sources": source_digest(method.spec.name, method.is_stock),
     }
     cell_id = _hash(settings)[:16]
     return Cell(
@@ -140,7 +161,7 @@ def _cell(
         engine=engine,
         max_new_tokens=config.decode.max_new_tokens,
         temperature=config.decode.temperature,
-        concurrency=config.run.concurrency,
+        concurrency=concurrency,
         is_baseline=method.spec.name == BASELINE,
         title=method.title,
     )

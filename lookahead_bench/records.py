@@ -115,6 +115,8 @@ class StepRecord:
         in_flight: tokens that the pass computed for this request: the root and its drafts.
         accepted: tokens that it added to the output (cut at a stop or a limit: emitted, not verified).
         seconds: wall time of the engine step, scheduler and sampling included.
+        emitted_at_seconds: when its tokens were there, from the request's first token on. With several requests at
+            once more lies between two passes of a request than its own: what others' prompts took.
         draft_seconds, forward_seconds, verify_seconds, commit_seconds: parts of it, measured in
             the plug-in for the whole batch; 0 on a stock engine.
     """
@@ -126,6 +128,7 @@ class StepRecord:
     forward_seconds: float = 0.0
     verify_seconds: float = 0.0
     commit_seconds: float = 0.0
+    emitted_at_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +139,9 @@ class Generation:
         token_ids: the output; its end-of-sequence or stop token is kept.
         text: the output decoded, special tokens left out.
         finish_reason: ``stop`` or ``length``; ``error`` if it failed.
-        prefill_seconds: from handing the request in to its first token.
-        decode_seconds: from the first token to the last.
+        queued_seconds: how long it waited for its turn, from the call that had it among its requests.
+        prefill_seconds: from handing the request in to its first token (TTFT, without the wait for its turn).
+        decode_seconds: from the first token to the last, whatever the engine did for others in between.
         steps: the passes after the prefill; their ``accepted`` sum to len(token_ids) - 1.
         margins: top-2 logit margin per output token, if asked for.
         error: one line, if it failed; None otherwise.
@@ -152,6 +156,7 @@ class Generation:
     steps: tuple[StepRecord, ...]
     margins: tuple[float, ...] | None = None
     error: str | None = None
+    queued_seconds: float = 0.0
 
     @property
     def step_compression(self) -> float:
@@ -230,7 +235,8 @@ class Cell:
     """The unit of work: one method on one data set under fixed settings.
 
     Attributes:
-        cell_id: hash of the resolved settings, model digest and versions; the same work has the same id.
+        cell_id: hash of the resolved settings, model digest, versions and the method's code; the same work has
+            the same id.
         dataset: name of the data set.
         strategy: the method; names beginning with ``vllm`` are the stock engine's own.
         engine: what its process is started with.

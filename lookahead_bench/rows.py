@@ -17,6 +17,7 @@ def row_of(
     model: str,
     turn: int,
     repeat: int,
+    group: int = 0,
     prompt_tokens: int | None,
     started_at: str,
     load_average: float | None,
@@ -49,6 +50,7 @@ def row_of(
         "is_baseline": cell.is_baseline,
         "shared_pool": cell.shares_pool,
         "repeat": repeat,
+        "load_group": group,
         "prompt_tokens": prompt_tokens,
         "equivalence": UNCHECKED,
         "started_at": started_at,
@@ -65,6 +67,7 @@ def row_of(
         # Every pass gives one token by itself; what it emits beyond that was drafted.
         "accepted_tokens": sum(max(step.accepted - 1, 0) for step in generation.steps),
         "nodes": sum(in_flight) / len(steps) if steps else None,
+        "queued_seconds": generation.queued_seconds,
         "prefill_seconds": generation.prefill_seconds,
         "decode_seconds": generation.decode_seconds,
         "finish_reason": generation.finish_reason,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lookahead_bench.records import Cell, Prompt
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from lookahead_bench.plan import Plan
 
 
+GROUP_ROUNDS = 2
+"""Prompts that are handed over at once, at least, as a multiple of the requests in flight, where that is more than one.
+
+With one round requests would only ever leave, and the load would fall from the first that ends.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What is handed to an engine at once: one turn of one or more prompts, in one cell.
@@ -21,18 +28,28 @@ class Work:
     Attributes:
         cell: the method and its settings.
         repeat, turn: from 0.
-        prompts: at least one, all of the cell's data set.
+        prompts: at least one, all of the cell's data set, in the order in which they are handed over.
+        group: which prompts these are: the same number in all cells of a data set and concurrency.
+        stored: ids of the prompts whose rows are there already. They are decoded once more, since the others
+            would have the engine to themselves otherwise, and what comes of them is dropped.
     """
 
     cell: Cell
     repeat: int
     turn: int
     prompts: tuple[Prompt, ...]
+    group: int = 0
+    stored: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def wanted(self) -> tuple[Prompt, ...]:
+        """The prompts that rows are made of."""
+        return tuple(prompt for prompt in self.prompts if prompt.prompt_id not in self.stored)
 
     @property
     def keys(self) -> tuple[Key, ...]:
         """Keys of the rows that it makes, in the order of the prompts."""
-        return tuple(Key(self.cell.cell_id, prompt.prompt_id, self.turn, self.repeat) for prompt in self.prompts)
+        return tuple(Key(self.cell.cell_id, prompt.prompt_id, self.turn, self.repeat) for prompt in self.wanted)
 
 
 def schedule(plan: Plan, prompts: Mapping[str, Sequence[Prompt]]) -> list[Work]:
@@ -41,34 +58,43 @@ def schedule(plan: Plan, prompts: Mapping[str, Sequence[Prompt]]) -> list[Work]:
     Prompts of all data sets are mixed, in an order of its own for each repeat. On a prompt all
     cells take turns, in an order of its own too, so that slow drift of the machine meets all of
     them alike; the next turn of a conversation follows when all cells have had the one before.
+    Where a cell has several requests at once, that goes for groups of prompts.
     """
-    cells: dict[str, list[Cell]] = {}
+    cells: dict[tuple[str, int], list[Cell]] = {}
     for cell in plan.cells:
-        cells.setdefault(cell.dataset, []).append(cell)
+        cells.setdefault((cell.dataset, cell.concurrency), []).append(cell)
     work = []
     for repeat in range(plan.repeats):
         order = random.Random(f"order of {plan.seed} repeat {repeat}")
         groups = []
-        for dataset, competing in cells.items():
-            size = max(cell.concurrency for cell in competing)
+        for load in cells:
+            dataset, concurrency = load
             shuffled = order.sample(prompts[dataset], len(prompts[dataset]))
-            groups += [(dataset, shuffled[i : i + size]) for i in range(0, len(shuffled), size)]
+            groups += [(load, number, group) for number, group in enumerate(_groups(shuffled, concurrency))]
         order.shuffle(groups)
-        for dataset, group in groups:
+        for load, number, group in groups:
             for turn in range(max(prompt.num_turns for prompt in group)):
                 asked = tuple(prompt for prompt in group if turn < prompt.num_turns)
-                competing = order.sample(cells[dataset], len(cells[dataset]))
-                work += [Work(cell, repeat, turn, asked) for cell in competing]
+                competing = order.sample(cells[load], len(cells[load]))
+                work += [Work(cell, repeat, turn, asked, number) for cell in competing]
     return work
 
 
+def _groups(prompts: Sequence[Prompt], concurrency: int) -> list[Sequence[Prompt]]:
+    """Groups of about one size, none so small that the load is never reached, as far as there are prompts for it."""
+    size = concurrency if concurrency == 1 else GROUP_ROUNDS * concurrency
+    count = max(1, len(prompts) // size)
+    ends = [len(prompts) * number // count for number in range(count + 1)]
+    return [prompts[start:end] for start, end in zip(ends, ends[1:])]
+
+
 def remaining(work: Iterable[Work], done: Collection[Key]) -> list[Work]:
-    """The work whose rows are not done, in its order; prompts that are done are left out."""
+    """The work whose rows are not all done, in its order; groups keep their members, so that the load is the same."""
     left = []
     for item in work:
-        missing = tuple(prompt for prompt, key in zip(item.prompts, item.keys) if key not in done)
-        if missing:
-            left.append(replace(item, prompts=missing))
+        stored = frozenset(key.prompt_id for key in item.keys if key in done)
+        if len(stored) < len(item.prompts):
+            left.append(replace(item, stored=stored))
     return left
 
 

@@ -26,6 +26,7 @@ ENGINE_OWNED = {
     "additional_config": "engine.executor",
 }
 """vLLM's engine arguments that have a key of their own. As ``engine.extra`` they would make rows say what is not so."""
+MAX_CONCURRENCY = 1024
 TRACKING_MODES = ("auto", "online", "offline", "disabled")
 
 
@@ -96,7 +97,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_int("run.repeats", self.repeats, 1, 1000)
-        check_int("run.concurrency", self.concurrency, 1, 1024)
+        check_int("run.concurrency", self.concurrency, 1, MAX_CONCURRENCY)
         check_int("run.seed", self.seed, 0, (1 << 32) - 1)
         check_int("run.warmup_tokens", self.warmup_tokens, 1, 4096)
         check_bool("run.dry", self.dry)
@@ -138,6 +139,7 @@ class SweepConfig:
             method that its ``name`` says; ``executor`` may be among them.
         grids: by method, values per swept parameter; the product of each method's is measured.
         executors: what each swept method of the plug-in runs with; empty: ``engine.executor``.
+        concurrency: requests in flight at once, baselines and all; empty: ``run.concurrency``.
     """
 
     name: str
@@ -148,8 +150,11 @@ class SweepConfig:
     variants: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     grids: Mapping[str, Mapping[str, tuple[object, ...]]] = field(default_factory=dict)
     executors: tuple[str, ...] = ()
+    concurrency: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        for number in self.concurrency:
+            check_int("sweep.concurrency", number, 1, MAX_CONCURRENCY)
         for executor in self.executors:
             check_choice("sweep.executor", executor, EXECUTORS)
         for title, changes in self.variants.items():

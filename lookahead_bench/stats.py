@@ -15,6 +15,7 @@ import pandas as pd
 from scipy.stats import bootstrap, norm
 from scipy.stats import t as student_t
 
+from lookahead_bench.noise import noise_columns
 from lookahead_bench.quality.rates import pass_rates
 
 CONFIDENCE = 0.95
@@ -58,16 +59,17 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
             emitted the same tokens.
         checked, identical, near_ties, mismatches: rows by their verdict on the tokens;
             equivalence_rate: identical / checked.
-        noise_floor: share of the data set's prompts for which the baseline itself gave other
-            tokens when it had other requests beside it.
+        noise_floor, noise_verdict and the like: how often the baseline itself gives other tokens when it has
+            other requests beside it, and whether the cell differs more often; see `noise.noise_columns`.
         shared_pool: whether outputs of earlier prompts served later ones.
         prompts, rows_measured, failures: prompts and rows without an error, rows with one.
         drafted, accepted: tokens; nodes_per_step: mean tokens in flight, the root included.
         prefill_seconds: median.
         problems_tested, pass_at_1 with its interval, passes_gained, passes_lost, answers_cut: see `pass_rates`.
+        throughput and the like: what several requests in flight get and yield; see `load.load_columns`.
         note: what is wrong with the cell, in words; "" if nothing is.
     A number that can't be had (nothing decoded, no baseline, nothing checked) is NaN.
-    Data sets come in alphabetical order; in each the baseline, its control, the stock engine's
+    Data sets come in alphabetical order, in each the numbers of requests at once; then the baseline, its control, the stock engine's
     drafters, plain decoding through the plug-in, then the methods by name and parameters.
 
     Args:
@@ -75,7 +77,7 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
         seed: of the bootstrap.
     """
     frame = rows.copy()
-    for name in ("parameters", "temperature", "max_new_tokens", "identical_other_batch"):
+    for name in ("parameters", "temperature", "max_new_tokens", "identical_other_batch", "first_divergence"):
         if name not in frame:
             frame[name] = None
     # Runs of earlier versions have no such column: nothing was shared.
@@ -88,11 +90,15 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
         for cell in groups.values()
         if cell["strategy"].iloc[0] == CONTROL
     }
+    from lookahead_bench.load import load_columns  # which needs this module's intervals
+
+    loads = load_columns(frame, steps, seed)
     lines = []
     for cell_id, cell in groups.items():
         control = controls.get(_settings(cell), {})
         reach = (control.get("speedup_low", np.nan), control.get("speedup_high", np.nan))
-        lines.append(_line(cell, baselines.get(_settings(cell)), in_flight.get(cell_id, np.nan), seed, reach))
+        line = _line(cell, baselines.get(_settings(cell)), in_flight.get(cell_id, np.nan), seed, reach)
+        lines.append(line | loads[str(cell_id)])
     lines.sort(key=_place)
     summary = pd.DataFrame(lines, columns=None if lines else [*_DESCRIBING, "speedup", "note"])
     return summary.astype(dict.fromkeys(("window", "ngram", "branches"), "Int64"))
@@ -103,7 +109,7 @@ def _place(line: dict[str, object]) -> tuple[object, ...]:
     name = str(line["strategy"])
     kinds = (bool(line["is_baseline"]), name == CONTROL, name.startswith("vllm"), name == "autoregressive")
     sizes = [float("-inf") if pd.isna(line[key]) else float(line[key]) for key in ("window", "ngram", "branches")]
-    return (str(line["dataset"]), [not kind for kind in kinds], name, *sizes)
+    return (str(line["dataset"]), line["concurrency"], [not kind for kind in kinds], name, *sizes)
 
 
 def speedup_interval(
@@ -238,7 +244,7 @@ def _line(
         "near_ties": near_ties,
         "mismatches": mismatches,
         "equivalence_rate": _divide(identical, checked),
-        "noise_floor": _noise_floor(baseline),
+        **noise_columns(cell, baseline),
         "prompts": good["prompt_id"].nunique(),
         "rows_measured": len(good),
         "failures": failures,
@@ -300,13 +306,6 @@ def _timed(cell: pd.DataFrame) -> pd.DataFrame:
     )
     measured = (timed["tokens"] > 0) & (timed["seconds"] > 0) & (timed["steps"] > 0)
     return timed[cell["error"].isna() & measured]
-
-
-def _noise_floor(baseline: pd.DataFrame | None) -> float:
-    if baseline is None:
-        return np.nan
-    same = baseline["identical_other_batch"].dropna().astype(bool)
-    return float(1 - same.mean()) if len(same) else np.nan
 
 
 def _note(strategy: str, failures: int, rows: int, mismatches: int, steps: float, drafted: float) -> str:

@@ -35,12 +35,14 @@ ROWS_SCHEMA = pa.schema(
         ("is_baseline", pa.bool_()),
         ("shared_pool", pa.bool_()),  # outputs of earlier prompts serve later ones
         ("repeat", pa.int64()),
+        ("load_group", pa.int64()),  # prompts of one repeat and turn that were handed over together
         ("prompt_tokens", pa.int64()),
         ("new_tokens", pa.int64()),
         ("decode_steps", pa.int64()),
         ("drafted_tokens", pa.int64()),
         ("accepted_tokens", pa.int64()),  # on top of the one token that every pass gives
         ("nodes", pa.float64()),  # mean tokens in flight per step, the root included
+        ("queued_seconds", pa.float64()),  # waiting for its turn, with others in flight
         ("prefill_seconds", pa.float64()),
         ("decode_seconds", pa.float64()),
         ("finish_reason", pa.string()),
@@ -52,7 +54,8 @@ ROWS_SCHEMA = pa.schema(
         ("first_divergence", pa.int64()),
         ("divergence_margin", pa.float64()),
         ("equivalence_note", pa.string()),
-        ("identical_other_batch", pa.bool_()),  # baseline only: same tokens in a batch of another size
+        ("identical_other_batch", pa.bool_()),  # baseline only: same tokens in batches of other sizes
+        ("other_batches", pa.string()),  # JSON: by batch size the first token that differs there, null for none
         ("error", pa.string()),
         ("started_at", pa.string()),  # ISO 8601, UTC
         ("load_average", pa.float64()),  # of the last minute, before the row
@@ -74,6 +77,7 @@ STEPS_SCHEMA = pa.schema(
         ("forward_seconds", pa.float64()),
         ("verify_seconds", pa.float64()),
         ("commit_seconds", pa.float64()),
+        ("emitted_at_seconds", pa.float64()),  # from the request's first token on
     ]
 )
 

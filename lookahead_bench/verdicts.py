@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lookahead_bench.asking import Asking
-from lookahead_bench.equivalence import IDENTICAL, MISMATCH, UNCHECKED, Equivalence, MarginPass, judge
+from lookahead_bench.equivalence import (
+    IDENTICAL,
+    MISMATCH,
+    UNCHECKED,
+    Equivalence,
+    MarginPass,
+    first_divergence,
+    judge,
+)
 from lookahead_bench.errors import EngineError, InputError
 from lookahead_bench.progress import RunProgress
 from lookahead_bench.records import Cell, Generation, Prompt, Request
@@ -21,8 +30,9 @@ if TYPE_CHECKING:
 
 NOISE_PROMPTS = 16
 """Prompts per data set that the noise floor is taken from."""
-NOISE_BATCH = 4
-"""Requests at once in that pass, where the run has one at a time; else one."""
+NOISE_BATCHES = (1, 4, 8)
+"""Requests at once in those passes: the first NOISE_PASSES of them that the timed pass does not have."""
+NOISE_PASSES = 2
 
 Generate = Callable[[Cell, Sequence[Request], int], list[Generation]]
 Row = Mapping[str, Any]
@@ -121,24 +131,31 @@ class Verdicts:
         return found
 
     def measure_noise(self) -> dict[str, str]:
-        """Decode some prompts by the baseline again, untimed, in a batch of another size.
+        """Decode some prompts by the baseline again, untimed, in batches of other sizes.
 
         Returns:
-            What was done, in words, by data set.
+            What was done, in words, by data set (and requests at once, where there are several such numbers).
         """
         said = {}
+        several = len({cell.concurrency for cell in self._plan.cells}) > 1
         for cell in self._plan.cells:
             if not cell.is_baseline or cell.temperature > 0:
                 continue
-            batch = 1 if cell.concurrency > 1 else min(NOISE_BATCH, cell.engine.max_num_seqs)
-            if batch == cell.concurrency:
-                said[cell.dataset] = "not measured: engine.max_num_seqs=1 leaves no other batch size"
+            place = f"{cell.dataset}, {cell.concurrency} at once" if several else cell.dataset
+            most = cell.engine.max_num_seqs
+            batches = [batch for batch in NOISE_BATCHES if batch != cell.concurrency and batch <= most]
+            if not batches and most > 1:
+                batches = [most]
+            if not batches:
+                said[place] = "not measured: engine.max_num_seqs=1 leaves no other batch size"
                 continue
+            batches = batches[:NOISE_PASSES]
             chosen = self._prompts[cell.dataset][:NOISE_PROMPTS]
-            self._noise_of(cell, chosen, batch)
-            said[cell.dataset] = (
-                f"first turns of {plural(len(chosen), 'prompt')}, plain decoding: tokens with {batch} at once against "
-                f"tokens with {cell.concurrency} at once"
+            for batch in batches:
+                self._noise_of(cell, chosen, batch)
+            said[place] = (
+                f"first turns of {plural(len(chosen), 'prompt')}, plain decoding: tokens with "
+                f"{' and '.join(map(str, batches))} at once against tokens with {cell.concurrency} at once"
             )
         return said
 
@@ -146,7 +163,7 @@ class Verdicts:
         missing = []
         for prompt in chosen:
             row = self._asking.baseline_row(cell, prompt.prompt_id, 0)
-            if row is not None and row["identical_other_batch"] is None:
+            if row is not None and str(batch) not in _other_batches(row):
                 missing.append((prompt, row))
         if missing:
             self._progress.phase(f"noise floor · {cell.dataset}")
@@ -163,13 +180,15 @@ class Verdicts:
             except EngineError as failure:
                 self._progress.note(f"noise floor of {cell.dataset}: {failure}")
                 return
-            self._store.amend(
-                {
-                    key_of(row): {"identical_other_batch": list(answer.token_ids) == row["token_ids"]}
-                    for (_, row), answer in zip(own, answers)
-                    if answer.error is None
-                }
-            )
+            changes = {}
+            for (_, row), answer in zip(own, answers):
+                if answer.error is None:
+                    passes = {**_other_batches(row), str(batch): first_divergence(row["token_ids"], answer.token_ids)}
+                    changes[key_of(row)] = {
+                        "other_batches": json.dumps(passes),
+                        "identical_other_batch": all(at is None for at in passes.values()),
+                    }
+            self._store.amend(changes)
 
     def _margin_passes(self, base: Key) -> Iterator[MarginPass | str]:
         """The baseline's margins on a prompt, or why they can't be had.
@@ -206,6 +225,11 @@ class Verdicts:
 
     def _base(self, row: Row) -> Key | None:
         return self._asking.baseline_key(self._cells[row["cell_id"]], row["prompt_id"], row["turn"])
+
+
+def _other_batches(row: Row) -> dict[str, int | None]:
+    """Where plain decoding in other batches first differs from its row, None for nowhere; by batch size."""
+    return json.loads(row["other_batches"]) if row["other_batches"] else {}
 
 
 def _columns(found: Equivalence) -> dict[str, Any]:

@@ -201,6 +201,25 @@ def test_decode_and_run_settings_reach_the_cells():
     assert (plan.repeats, plan.warmup_tokens, plan.sweep) == (3, 4, "single")
 
 
+def test_requests_at_once_are_swept_with_baselines_and_all():
+    plan = plan_of("+sweep=concurrency", "sweep.concurrency=[1,4]", "sweep.methods=[suffix]", "baselines=[]")
+    cells = [(cell.concurrency, cell.label) for cell in plan.cells if cell.dataset == "humaneval"]
+    assert cells == [(1, "vllm"), (1, "suffix"), (4, "vllm"), (4, "suffix")]
+    assert len({cell.cell_id for cell in plan.cells}) == len(plan.cells)
+    assert len(plan.engines) == 2 and {engine.max_num_seqs for engine in plan.engines} == {16}
+    assert [cell.concurrency for cell in plan_of("+sweep=ngram", "sweep.ngram=3", "+sweep.concurrency=2").cells][0] == 2
+
+
+@pytest.mark.parametrize("value, message", [
+    ("[1,0]", "sweep.concurrency=0: must be an integer from 1 to"),
+    ("[1,17]", "sweep.concurrency=17: must be at most engine.max_num_seqs=16"),
+    ("[two]", "sweep.concurrency='two': must be an integer"),
+])  # fmt: skip
+def test_a_number_of_requests_at_once_that_cannot_be_is_refused(value, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        plan_of("+sweep=concurrency", f"sweep.concurrency={value}")
+
+
 def test_the_same_work_has_the_same_identity_in_any_sweep():
     def ids(plan: Plan) -> dict[tuple[str, str], str]:
         return {(cell.dataset, cell.label): cell.cell_id for cell in plan.cells}

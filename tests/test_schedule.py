@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -39,7 +40,7 @@ def keys(work):
 def test_everything_is_there_once(concurrency):
     work = schedule(*make_plan(repeats=2, concurrency=concurrency))
     assert len(keys(work)) == len(set(keys(work))) == 2 * 3 * (5 + 3 * 2)
-    assert max(len(item.prompts) for item in work) == min(concurrency, 5)
+    assert max(len(item.prompts) for item in work) == (1 if concurrency == 1 else 5)
     assert all(prompt.dataset == item.cell.dataset for item in work for prompt in item.prompts)
 
 
@@ -78,6 +79,42 @@ def test_what_is_done_is_left_out_and_the_order_stays():
     done = set(keys(work)[::3])
     assert keys(remaining(work, done)) == [key for key in keys(work) if key not in done]
     assert remaining(work, set(keys(work))) == []
+
+
+def test_a_resumed_group_has_the_same_members_in_the_same_order():
+    work = schedule(*make_plan(concurrency=2))
+    done = set(keys(work)[::3])
+    whole = {(item.cell.cell_id, item.turn, item.group): item.prompts for item in work}
+    left = remaining(work, done)
+    assert left and any(item.stored for item in left)
+    for item in left:
+        assert item.prompts == whole[item.cell.cell_id, item.turn, item.group]
+        assert {prompt.prompt_id for prompt in item.wanted} == {prompt.prompt_id for prompt in item.prompts} - item.stored
+        assert item.wanted
+
+
+@pytest.mark.parametrize("concurrency", [2, 3])
+def test_every_group_can_reach_the_load_and_none_is_much_larger(concurrency):
+    plan, prompts = make_plan(concurrency=concurrency)
+    prompts["one"] = [Prompt(str(i), "one", ("q",)) for i in range(23)]
+    sizes = {len(item.prompts) for item in schedule(plan, prompts) if item.cell.dataset == "one"}
+    assert min(sizes) >= 2 * concurrency
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_each_number_of_requests_at_once_has_groups_of_its_own():
+    plan, prompts = make_plan()
+    more = [replace(cell, cell_id=f"{cell.cell_id} x2", concurrency=2) for cell in plan.cells]
+    plan.cells = (*plan.cells, *more)
+    work = schedule(plan, prompts)
+    assert len(keys(work)) == len(set(keys(work))) == 2 * 3 * (5 + 3 * 2)
+    for item in work:
+        assert len(item.prompts) == (1 if item.cell.concurrency == 1 else len(prompts[item.cell.dataset]))
+    groups = {}
+    for item in work:
+        members = tuple(prompt.prompt_id for prompt in item.prompts)
+        groups.setdefault((item.cell.dataset, item.cell.concurrency, item.turn, item.group), set()).add(members)
+    assert {len(members) for members in groups.values()} == {1}
 
 
 def test_the_baseline_has_the_same_settings():

@@ -23,6 +23,7 @@ class _Running:
 
     request: Request
     began: float
+    queued_seconds: float = 0.0
     internal_id: str = ""
     token_ids: list[int] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
@@ -72,18 +73,23 @@ class Session:
 
     def stream(self, requests: Sequence[Request], concurrency: int = 1) -> Iterator[Chunk]:
         """What each step adds to each request, as it comes; the last chunk of a request has its result."""
-        waiting = deque(requests)
+        waiting, began = deque(requests), perf_counter()
         while waiting or self._running:
             while waiting and len(self._running) < concurrency:
-                if (failed := self.add(waiting.popleft())) is not None:
+                if (failed := self.add(waiting.popleft(), began)) is not None:
                     yield Chunk(failed.request_id, (), failed)
             yield from self.step()
 
-    def add(self, request: Request) -> Generation | None:
-        """Hand a request in; returns its failed result if it is refused, None if it is on its way."""
+    def add(self, request: Request, asked_at: float | None = None) -> Generation | None:
+        """Hand a request in; returns its failed result if it is refused, None if it is on its way.
+
+        Args:
+            asked_at: since when it has been waiting for that, by ``perf_counter``; None: since now.
+        """
         from vllm.exceptions import VLLMClientError
 
-        entry = _Running(request, began=perf_counter())
+        began = perf_counter()
+        entry = _Running(request, began, 0.0 if asked_at is None else began - asked_at)
         try:
             entry.internal_id = self._engine.add_request(
                 request.request_id,
@@ -122,7 +128,8 @@ class Session:
             if not entry.token_ids:
                 entry.first_token = ended
             else:
-                entry.steps.append(self._record(entry, pending, len(new), ended - began))
+                record = self._record(entry, pending, len(new), ended - began)
+                entry.steps.append(replace(record, emitted_at_seconds=ended - entry.first_token))
             entry.token_ids += new
             entry.last_token = ended
             generation = None
@@ -175,6 +182,7 @@ class Session:
             decode_seconds=entry.last_token - entry.first_token,
             steps=tuple(steps),
             margins=tuple(entry.margins) if entry.request.top2_margins else None,
+            queued_seconds=entry.queued_seconds,
         )
 
     def _cut_at(

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lookahead_bench.quality.words import pass_at_1
-from lookahead_bench.report import words
+from lookahead_bench.report import load, words
 from lookahead_bench.stats import CONTROL
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def _print(results: Results, console: Console) -> None:
         console.print(_table(str(dataset), cells, results), highlight=False)
         console.print()
     _line(console, LEGEND, "dim")
-    for sentence in (*words.verdicts(results), *words.kernels(results), *words.control(results), *words.noise_floor(results), *pass_at_1(results.summary)):
+    load.print_load(results, console)
+    for sentence in (*words.verdicts(results), *words.kernels(results), *words.control(results), *words.noise_floor(results), *load.sentences(results), *pass_at_1(results.summary)):
         _line(console, sentence)
     for sentence in words.warnings(results):
         _line(console, f"Warning: {sentence}", "yellow")

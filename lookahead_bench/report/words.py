@@ -32,13 +32,16 @@ def cell_labels(frame: pd.DataFrame) -> list[str]:
     """A name per line of a summary, or of a part of it, that no other method there has.
 
     The method's label, with the executor where it is not the usual one, "(shared pool)" where outputs of
-    earlier prompts serve later ones, and those of its parameters that tell it from another method of the same label.
+    earlier prompts serve later ones, the number of requests at once where there are several such numbers, and those of
+    its parameters that tell it from another method of the same label.
     """
     shared = frame["shared_pool"] if "shared_pool" in frame else [False] * len(frame)
     labels = [
         f"{label}{' (fork)' if executor == 'fork' else ''}{' (shared pool)' if pool else ''}"
         for label, executor, pool in zip(frame["label"], frame["executor"], shared, strict=True)
     ]
+    if "concurrency" in frame and frame["concurrency"].nunique() > 1:
+        labels = [f"{label}, {number} at once" for label, number in zip(labels, frame["concurrency"], strict=True)]
     parameters = [_parameters(text) for text in frame["parameters"]] if "parameters" in frame else []
     values: dict[tuple[str, str], set[str]] = {}
     for label, own in zip(labels, parameters):
@@ -151,20 +154,40 @@ def kernels(results: Results) -> list[str]:
 
 
 def noise_floor(results: Results) -> list[str]:
-    """Per data set how often plain decoding differs from itself, and how that was found."""
+    """Per data set how often plain decoding differs from itself, how that was found, and who differs more often."""
     how = results.provenance.get("noise_floor") or {}
+    summary, name = results.summary, labels(results)
+    several = "concurrency" in summary and summary["concurrency"].nunique() > 1
     sentences = []
-    for dataset, cells in results.summary.groupby("dataset", sort=False):
-        floor = cells["noise_floor"].dropna()
-        said = how.get(dataset)
+    for place, cells in summary.groupby(["dataset", "concurrency"] if several else ["dataset"], sort=False):
+        about = f"{place[0]}, {place[1]} at once" if several else str(place[0])
+        floor, said = cells["noise_floor"].dropna(), how.get(about)
         if floor.empty:
-            sentences.append(f"{dataset}: noise floor {said or 'not measured'}.")
-        else:
-            sentences.append(
-                f"{dataset}: plain decoding differs from itself on {floor.iloc[0]:.0%} of the prompts"
-                f"{f' ({said})' if said else ''}: the noise floor."
-            )
+            sentences.append(f"{about}: noise floor {said or 'not measured'}.")
+            continue
+        sentences.append(
+            f"{about}: plain decoding differs from itself on {floor.iloc[0]:.0%} of the prompts"
+            f"{f' ({said})' if said else ''}: the noise floor."
+        )
+        if "noise_verdict" in cells:
+            differing = cells[(cells["divergence_rate"] > 0) & ~cells["is_baseline"]]
+            sentences += [f"{about}: {name[cell['cell_id']]} {_judged(cell)}" for cell in differing.to_dict("records")]
     return sentences
+
+
+def _judged(cell: Mapping[str, Any]) -> str:
+    """How often a method differs from plain decoding, where, and what the noise floor makes of it."""
+    where = _positions(cell, "divergence")
+    noise = _positions(cell, "noise_divergence")
+    there = f", plain decoding {noise}" if noise else ""
+    verdict = {"can't tell": "too few prompts to tell whether that is more than plain decoding does"}
+    said = verdict.get(cell["noise_verdict"], f"{cell['noise_verdict']} (exact test within prompts, p = {cell['noise_p']:.2g})")
+    return f"differs on {cell['divergence_rate']:.0%} of the first turns{f' {where}' if where else ''}{there}: {said}."
+
+
+def _positions(cell: Mapping[str, Any], name: str) -> str:
+    values = [cell[f"{name}_{quartile}"] for quartile in ("q1", "median", "q3")]
+    return "" if pd.isna(values[0]) else f"(first at token {'/'.join(f'{value:.0f}' for value in values)}, quartiles)"
 
 
 def mismatches(results: Results) -> list[str]:
