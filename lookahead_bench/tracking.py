@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 
 from lookahead_bench.errors import ConfigError, InputError
+from lookahead_bench.live import LiveCells
 
 if TYPE_CHECKING:
     from lookahead_bench.plan import Plan
@@ -37,14 +38,19 @@ REACH_TIMEOUT_SECONDS = 2.0
 INIT_TIMEOUT_SECONDS = 30.0
 # A lost network must not hold the command; what was not sent stays on disk for `wandb sync`.
 FINISH_TIMEOUT_SECONDS = 120.0
-# Each table that is sent is a file of its own: cells that finish together go together.
+# Each table that is sent is a file of its own: cells that finish together go together, and while
+# the sweep runs the table is sent now and then.
 TABLE_SECONDS = 2.0
+LIVE_SECONDS = 60.0
 
 CELL_COLUMNS = (
     "dataset", "label", "strategy", "window", "ngram", "branches", "executor", "dtype",
     "tokens_per_second", "speedup", "speedup_low", "speedup_high", "verdict", "step_compression",
-    "step_cost", "nodes_per_step", "equivalence_rate", "noise_floor", "prompts", "failures",
+    "step_cost", "nodes_per_step", "equivalence_rate", "noise_floor", "shared_pool", "prompts", "rows_measured",
+    "failures", "mismatches", "note",
 )  # fmt: skip
+FAILURE_COLUMNS = ("dataset", "prompt_id", "turn", "repeat", "label", "executor", "error")
+LIVE_METRICS = ("tokens_per_second/*", "step_compression/*", "failed_rows")
 SUMMARY_METRICS = ("tokens_per_second", "speedup", "step_compression", "step_cost", "equivalence_rate")
 
 
@@ -59,8 +65,13 @@ class Tracker(Protocol):
     folder: Path | None
     url: str | None
 
-    def start(self, name: str, group: str, config: Mapping[str, Any], plan: Plan) -> None:
-        """Open the run: ``name`` of the run, ``group`` the sweep, ``config`` the resolved settings."""
+    def start(
+        self, name: str, group: str, config: Mapping[str, Any], plan: Plan, stored: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Open the run: ``name`` of the run, ``group`` the sweep, ``config`` the resolved settings.
+
+        ``stored``: rows of an earlier, interrupted run of the same plan. Those without an error count as done.
+        """
 
     def row(self, row: Mapping[str, Any]) -> None:
         """One finished row of the store (a prompt, turn and repeat of a cell)."""
@@ -78,7 +89,9 @@ class NullTracker:
     folder: Path | None = None
     url: str | None = None
 
-    def start(self, name: str, group: str, config: Mapping[str, Any], plan: Plan) -> None: ...
+    def start(
+        self, name: str, group: str, config: Mapping[str, Any], plan: Plan, stored: Sequence[Mapping[str, Any]] = ()
+    ) -> None: ...
 
     def row(self, row: Mapping[str, Any]) -> None: ...
 
@@ -151,7 +164,8 @@ def _guarded(
 class WandbTracker:
     """One W&B run, online or offline. See Tracker for the methods.
 
-    The run's id is kept in ``wandb/run_id``, so that a resumed sweep goes on in the same W&B run.
+    The run's id is kept in ``wandb/run_id``, so that a resumed sweep goes on in the same W&B run; its
+    next step in ``wandb/next_step``, because offline there is no server that knows it.
     """
 
     def __init__(self, mode: str, run_folder: Path, project: str) -> None:
@@ -159,15 +173,19 @@ class WandbTracker:
         self.url: str | None = None
         self._mode, self._run_folder, self._project = mode, run_folder, project
         self._stopped = False
-        self._rows = 0
+        self._rows = self._failures = 0
+        self._live = LiveCells()
+        self._step: int | None = None
         self._run: Any = None
         self._wandb: Any = None
         self._cells: dict[str, list[Any]] = {}
         self._sent_cells: dict[str, list[Any]] = {}
-        self._sent_at = -TABLE_SECONDS
+        self._sent_at = float("-inf")
 
     @_guarded
-    def start(self, name: str, group: str, config: Mapping[str, Any], plan: Plan) -> None:
+    def start(
+        self, name: str, group: str, config: Mapping[str, Any], plan: Plan, stored: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         # wandb's own defaults are other ones: a benchmark sends no crash reports unless it is asked
         # to, and the terminal belongs to its progress bar.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -207,23 +225,35 @@ class WandbTracker:
         if self._mode == "online":
             self.url = self._run.url
         self._run.define_metric("rows_done")
-        for metric in ("tokens_per_second/*", "step_compression/*"):
+        for metric in LIVE_METRICS:
             self._run.define_metric(metric, step_metric="rows_done")
+        if self._mode == "offline":
+            self._step = self._next_step()
+        for row in stored:
+            if not _plain(row["error"]):
+                self._rows += 1
+                self._live.add(row)
 
     @_guarded
     def row(self, row: Mapping[str, Any]) -> None:
         self._rows += 1
-        metrics: dict[str, float] = {"rows_done": self._rows}
+        self._failures += bool(_plain(row["error"]))
+        self._live.add(row)
+        metrics: dict[str, float] = {"rows_done": self._rows, "failed_rows": self._failures}
         decoded = 0 if _plain(row["error"]) else row["new_tokens"] - 1
         if decoded > 0:
             name = _metric_name(row)
             metrics[f"tokens_per_second/{name}"] = decoded / row["decode_seconds"]
             metrics[f"step_compression/{name}"] = decoded / row["decode_steps"]
-        self._run.log(metrics)
+        self._log(metrics)
+        if time.monotonic() - self._sent_at >= LIVE_SECONDS:
+            for cell_id, line in self._live.lines().items():
+                self._keep_cell(cell_id, line)
+            self._send_cells()
 
     @_guarded
     def cell(self, summary_row: Mapping[str, Any]) -> None:
-        self._cells[summary_row["cell_id"]] = [_plain(summary_row.get(column)) for column in CELL_COLUMNS]
+        self._keep_cell(summary_row["cell_id"], summary_row)
         if time.monotonic() - self._sent_at >= TABLE_SECONDS:
             self._send_cells()
 
@@ -233,7 +263,7 @@ class WandbTracker:
             return
         if results is not None:
             self._log_results(results)
-        self._run.log({f"plots/{path.stem}": self._wandb.Image(str(path)) for path in figures})
+        self._log({f"plots/{path.stem}": self._wandb.Image(str(path)) for path in figures})
         self._run.finish(exit_code=exit_code)
         self._run = None
 
@@ -241,7 +271,8 @@ class WandbTracker:
         self._run.config.update({"provenance": results.provenance}, allow_val_change=True)
         summary = results.summary
         for cell in summary.to_dict("records"):
-            self._cells[cell["cell_id"]] = [_plain(cell.get(column)) for column in CELL_COLUMNS]
+            self._keep_cell(cell["cell_id"], cell)
+        self._log_failures(results)
         if self._cells != self._sent_cells:
             self._send_cells()
         for cell in summary.to_dict("records"):
@@ -250,17 +281,41 @@ class WandbTracker:
                 self._run.summary[f"summary/{metric}/{name}"] = _plain(cell[metric])
             accepted = results.steps.loc[results.steps["cell_id"] == cell["cell_id"], "accepted"]
             if not accepted.empty:
-                self._run.log({f"acceptance/{name}": self._histogram(accepted.to_numpy())})
+                self._log({f"acceptance/{name}": self._histogram(accepted.to_numpy())})
         methods = summary[~summary["is_baseline"] & (summary["strategy"] != "vllm_control")]
         for dataset, cells in methods.dropna(subset="speedup").groupby("dataset"):
             best = cells.loc[cells["speedup"].idxmax()]
             self._run.summary[f"best/{dataset}/speedup"] = float(best["speedup"])
             self._run.summary[f"best/{dataset}/method"] = str(best["label"])
 
+    def _log_failures(self, results: Results) -> None:
+        """How many rows failed and which cells have some, in the summary; each with its error in a table."""
+        failed = results.rows[results.rows["error"].notna()]
+        cells = results.summary[results.summary["failures"] > 0]
+        self._run.summary["failed_rows"] = len(failed)
+        self._run.summary["failed_cells"] = [_metric_name(cell) for cell in cells.to_dict("records")]
+        if len(failed):
+            lines = [[_plain(value) for value in line] for line in failed[list(FAILURE_COLUMNS)].itertuples(index=False)]
+            self._log({"failures": self._wandb.Table(columns=list(FAILURE_COLUMNS), data=lines)})
+            self._run.tags = (*self._run.tags, "failures")
+
+    def _keep_cell(self, cell_id: str, line: Mapping[str, Any]) -> None:
+        self._cells[cell_id] = [_plain(line.get(column)) for column in CELL_COLUMNS]
+
+    def _log(self, metrics: Mapping[str, Any]) -> None:
+        self._run.log(dict(metrics), step=self._step)
+        if self._step is not None:
+            self._step += 1
+            (self._run_folder / "wandb" / "next_step").write_text(str(self._step))
+
+    def _next_step(self) -> int:
+        path = self._run_folder / "wandb" / "next_step"
+        return int(path.read_text()) if path.is_file() else 0
+
     def _send_cells(self) -> None:
         """Send the table whole: what is there can be read while the sweep runs."""
         table = self._wandb.Table(columns=list(CELL_COLUMNS), data=list(self._cells.values()))
-        self._run.log({"cells": table})
+        self._log({"cells": table})
         self._sent_cells, self._sent_at = dict(self._cells), time.monotonic()
 
     def _histogram(self, accepted: np.ndarray) -> Any:

@@ -15,9 +15,11 @@ import pytest
 
 from lookahead_bench import tracking
 from lookahead_bench.errors import ConfigError, InputError
+from lookahead_bench.live import LiveCells
 from lookahead_bench.plan import Plan
 from lookahead_bench.records import Cell, EngineSpec, StrategySpec
-from lookahead_bench.report.plots import draw_all
+from lookahead_bench.report.plots import speedup_over
+from lookahead_bench.stats import SETTINGS
 from lookahead_bench.tracking import NullTracker, WandbTracker, check_tracking, make_tracker
 from tests import example_results
 from tests.wandb_file import OfflineRun, read_run
@@ -68,7 +70,7 @@ def track(results, exit_code: int = 0, name: str = "run-1", mode: str = "offline
     tracker.row({**row, "error": "it broke", "new_tokens": None, "decode_steps": None})
     for cell in results.summary.to_dict("records"):
         tracker.cell(cell)
-    tracker.finish(results, draw_all(results), exit_code)
+    tracker.finish(results, [speedup_over(results, "ngram").save(results.folder / "plots", "speedup_over_ngram")], exit_code)
     return tracker
 
 
@@ -110,7 +112,12 @@ def test_offline_file_has_everything(results, monkeypatch):
     assert run.metrics["tokens_per_second/*"] == "rows_done"
 
     tables = [line for line in run.history if line.get("cells/_type") == "table-file"]
-    assert [line["cells/nrows"] for line in tables] == list(range(1, len(results.summary) + 1))
+    # One while it ran, after the first row; then one for each cell that finished.
+    assert [line["cells/nrows"] for line in tables] == [1, *range(1, len(results.summary) + 1)]
+    live_table = json.loads((files / tables[0]["cells/path"]).read_text())
+    (line,) = (dict(zip(live_table["columns"], values)) for values in live_table["data"])
+    assert (line["label"], line["verdict"], line["rows_measured"], line["failures"]) == ("vllm", "running", 1, 0)
+    assert line["tokens_per_second"] == pytest.approx((first["new_tokens"] - 1) / first["decode_seconds"])
     table = json.loads((files / tables[-1]["cells/path"]).read_text())
     assert table["columns"] == list(tracking.CELL_COLUMNS)
     speedups = [line[table["columns"].index("speedup")] for line in table["data"]]
@@ -137,6 +144,64 @@ def test_offline_file_has_everything(results, monkeypatch):
 
     assert run.summary["summary/speedup/humaneval/lookahead_W5_N3_G5"] == pytest.approx(cell["speedup"])
     assert run.summary["best/humaneval/method"].startswith("lookahead")
+
+
+def test_failed_cells_are_visible(tmp_path):
+    def spoil(row):
+        if row["ngram"] != 2 or row["prompt_id"] != "HumanEval/3":
+            return row
+        nothing = dict.fromkeys(("new_tokens", "decode_steps", "decode_seconds", "drafted_tokens"))
+        return {**row, **nothing, "error": "it broke", "token_ids": []}
+
+    results = example_results.store_run(tmp_path / "results", example_results.METHODS[:5], 4, change=spoil)
+    track(results, exit_code=1)
+    files, run = only_run(results.folder)
+    assert run.summary["failed_rows"] == 1 and run.summary["failed_cells"] == ["humaneval/lookahead_W5_N2_G5"]
+    assert "failures" in run.tags and run.exit_code == 1
+    (sent,) = [line for line in run.history if line.get("failures/_type") == "table-file"]
+    table = json.loads((files / sent["failures/path"]).read_text())
+    (line,) = (dict(zip(table["columns"], values)) for values in table["data"])
+    assert (line["prompt_id"], line["label"], line["error"]) == ("HumanEval/3", "lookahead W5 N2 G5", "it broke")
+    cells = json.loads((files / [line for line in run.history if "cells/path" in line][-1]["cells/path"]).read_text())
+    notes = {line[cells["columns"].index("note")] for line in cells["data"]}
+    assert "1 of 4 requests failed" in notes
+
+
+def test_a_resumed_sweep_goes_on_counting(results):
+    rows = results.rows.to_dict("records")
+    first = make_tracker("offline", results.folder, "test")
+    first.start("run-1", "ngram", {}, PLAN)
+    for row in rows[:3]:
+        first.row(row)
+    first.row({**rows[3], "error": "it broke"})
+    first.finish(None, [], 1)
+    again = make_tracker("offline", results.folder, "test")
+    again.start("run-1", "ngram", {}, PLAN, [*rows[:3], {**rows[3], "error": "it broke"}])
+    for row in rows[3:6]:
+        again.row(row)
+    again.finish(results, [], 0)
+    before, after = (run for _, run in sorted(all_runs(results.folder), key=lambda found: found[0]))
+    assert before.run_id == after.run_id
+    assert [line["rows_done"] for line in before.history if "rows_done" in line] == [1, 2, 3, 4]
+    # The row that had failed is done now; it is the fourth that is done.
+    assert [line["rows_done"] for line in after.history if "rows_done" in line] == [4, 5, 6]
+    # Its steps come after those of the first part, which W&B would otherwise drop.
+    steps = [line["_step"] for run in (before, after) for line in run.history]
+    assert steps == sorted(set(steps))
+
+
+def test_what_is_told_while_it_runs_is_the_ratio_over_shared_prompts():
+    cells = LiveCells()
+    plain = {"cell_id": "a", "is_baseline": True, "label": "vllm", "error": None, "turn": 0, "repeat": 0, "decode_steps": 10}
+    plain |= dict.fromkeys(SETTINGS, "same")
+    method = {**plain, "cell_id": "b", "is_baseline": False, "label": "lookahead", "decode_steps": 5}
+    for prompt, seconds in (("1", 1.0), ("2", 3.0)):
+        cells.add({**plain, "prompt_id": prompt, "new_tokens": 11, "decode_seconds": seconds})
+    cells.add({**method, "prompt_id": "1", "new_tokens": 11, "decode_seconds": 0.5})
+    cells.add({**method, "prompt_id": "2", "error": "it broke", "new_tokens": None, "decode_seconds": None})
+    line = cells.lines()["b"]
+    assert (line["speedup"], line["step_compression"], line["tokens_per_second"]) == (2.0, 2.0, 20.0)
+    assert (line["verdict"], line["failures"], line["rows_measured"], line["prompts"]) == ("running", 1, 1, 1)
 
 
 def test_cells_that_finish_together_are_sent_together(results):
