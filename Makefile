@@ -6,13 +6,14 @@ ARGS ?=
 SMOKE := +sweep=strategies 'dataset=[humaneval,mt_bench]' dataset.limit=3 decode.max_new_tokens=24 \
 	engine.enforce_eager=true tracking.wandb=disabled
 
-.PHONY: help setup bench bench-full bench-smoke regress baseline test lock clean
+.PHONY: help setup bench bench-full bench-smoke bench-parts regress baseline test lock clean
 
 help:
 	@echo "make setup       set up .venv and the default model (once, a few minutes)"
 	@echo "make bench       set up, then the n-gram sweep on a sample of HumanEval and MT-Bench"
 	@echo "make bench-full  the same on all of both data sets (hours)"
 	@echo "make bench-smoke every method on three prompts of each data set (minutes)"
+	@echo "make bench-parts what the parts cost on the host, in microseconds, beside the last time"
 	@echo "make regress     compare that run's exact results with the committed baseline"
 	@echo "make baseline    make the committed baseline anew, with the same command"
 	@echo "make test        set up, then run the tests"
@@ -32,6 +33,11 @@ bench-full: setup
 
 bench-smoke: setup
 	$(RUN) -m lookahead_bench $(SMOKE) results_dir=results/smoke run.fresh=true $(ARGS)
+
+bench-parts: setup
+	$(RUN) -m pytest benchmarks -o python_files='bench_*.py' -o python_functions='bench_*' \
+		--benchmark-storage=file://$(CURDIR)/results/parts --benchmark-autosave --benchmark-compare \
+		--benchmark-columns=median,iqr,rounds --benchmark-sort=name $(ARGS)
 
 regress:
 	$(RUN) -m lookahead_bench.regress --baseline results/baseline --current results/smoke --exact-only \
