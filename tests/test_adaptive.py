@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from lookahead_bench.simulate import decode, hash_target, periodic_target
 from lookahead_bench.strategy import Step, make_strategy
 from lookahead_bench.tree import TokenTree
-from strategies.adaptive import DEFAULT_COST, Acceptance, Candidate, CostCurve
+from lookahead_bench.verify import NO_CHOICE, verify
+from strategies.acceptance import Acceptance, Candidate, Kind
+from strategies.cost_curve import DEFAULT_COST, CostCurve
+from strategies.trajectory import Trajectory
 
 pytestmark = pytest.mark.unit
 
@@ -35,7 +38,7 @@ def test_the_least_cost_of_a_further_node_is_a_bound(steps):
 
 
 def test_estimates_follow_what_was_right_and_stay_probabilities():
-    good, bad = (0, 0, -1), (-1, -1, 0)
+    good, bad = Kind(match=0, share=0), Kind(rank=0)
     acceptance = Acceptance()
     before = acceptance.of(good), acceptance.of(bad)
     for _ in range(200):
@@ -45,11 +48,43 @@ def test_estimates_follow_what_was_right_and_stay_probabilities():
 
 
 def test_a_request_without_luck_lowers_kinds_not_yet_seen():
-    acceptance, unseen = Acceptance(), (3, 0, 1)
+    acceptance, unseen = Acceptance(), Kind(match=3, share=0, rank=1)
     before = acceptance.of(unseen)
     for _ in range(20):
-        acceptance.observe([Candidate(1, (0, 0, -1))], 2)
+        acceptance.observe([Candidate(1, Kind(match=0, share=0))], 2)
     assert acceptance.of(unseen) < 0.7 * before
+
+
+def pass_over(tree, choices) -> Step:
+    """What a strategy observes of a pass with these choices."""
+    verdict = verify(tree, choices)
+    return Step(tree, tuple(choices), verdict.path, verdict.tokens)
+
+
+def test_choices_after_rejected_nodes_are_guesses_at_what_follows_the_bonus_token():
+    # Root 1; 2 is accepted and 9 comes after it, where 3 and 5 were drafted; 4 is below 3.
+    tree = TokenTree((1, 2, 3, 4, 5, 6), (-1, 0, 1, 2, 1, 0), (True,) * 6)
+    trajectory = Trajectory()
+    trajectory.learn(pass_over(tree, [2, 9, 7, 8, 11, 12]))
+    assert trajectory.guesses(trajectory.start) == [7, 11]
+    assert trajectory.guesses(trajectory.follow(trajectory.start, 7)) == [8]
+    assert trajectory.follow(trajectory.start, 11) == trajectory.follow(trajectory.start, 13) == ()
+    trajectory.learn(pass_over(tree, [2, 9, NO_CHOICE, 8, NO_CHOICE, 12]))
+    assert trajectory.start == ()
+    trajectory.learn(pass_over(tree, [2, 3, 4, 10, 11, 12]))
+    assert trajectory.start == ()
+
+
+def test_a_guess_is_drafted_where_nothing_else_is_known():
+    method = make_strategy("adaptive", cost=FLAT, max_drafts=6)
+    method.begin([1, 2, 1])
+    method.observe(Step(TokenTree.root(1), (2,), (), (2,), ((),)))
+    tree = method.draft(6)
+    assert tree.tokens[1] == 1
+    choices = [30, 31, 32, 33, 34, 35, 36][: len(tree)]
+    method.observe(pass_over(tree, choices))
+    # 30 came instead of what was drafted; after that, where nothing of 30 is known, 31 was chosen.
+    assert method.draft(6).tokens[:2] == (30, 31)
 
 
 def test_where_a_node_costs_more_than_it_can_bring_nothing_is_drafted():
