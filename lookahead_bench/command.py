@@ -111,6 +111,8 @@ def run(cfg: DictConfig) -> int:
     for note in notes:
         _print(console, f"note: {note}")
     plan = build_plan(config, model, versions() or {}, prompts)
+    for note in plan.notes:
+        _print(console, f"note: {note}")
     if config.run.dry:
         print_plan(plan, prompts, estimate(plan, prompts, model, config.results_dir), console)
         return WELL

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from lookahead_bench.checks import check_choice
 from lookahead_bench.config import Config
+from lookahead_bench.cost.choose import checkable
 from lookahead_bench.drafters import DRAFT_MODEL
 from lookahead_bench.errors import ConfigError, check_int
 from lookahead_bench.pools import asks_for_pool
@@ -154,7 +155,7 @@ def _method(
         return Method(spec, STOCK_EXECUTOR)
     try:
         # A method checks its parameters where it is made.
-        make_strategy(spec.name, **spec.parameters)
+        make_strategy(spec.name, **checkable(spec, key).parameters)
     except ConfigError as error:
         group, _, parameter = error.key.partition(".")
         if group != "strategy" or not parameter:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lookahead_bench.config import STOCK_METHODS, Config
+from lookahead_bench.cost.choose import choose_curves
 from lookahead_bench.drafters import identified, resolve_drafters, speculative_config
 from lookahead_bench.engine.settings import runs_eagerly, uses_native
 from lookahead_bench.errors import ConfigError
@@ -37,6 +38,7 @@ class Plan:
         warmup_tokens: decoded and dropped in each engine before anything is measured.
         plan_id: hash of the cells, the prompts, repeats and seed; equal plans resume each other.
         drafters: the models that draft on stock engines, by the name that the user gave.
+        notes: what was chosen for the user, in words: a line per choice.
     """
 
     sweep: str
@@ -46,6 +48,7 @@ class Plan:
     warmup_tokens: int
     plan_id: str
     drafters: Mapping[str, ModelSource] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def engines(self) -> tuple[EngineSpec, ...]:
@@ -78,7 +81,9 @@ def build_plan(
     """
     from lookahead_bench.data import data_digest
 
-    methods = planned_methods(config)
+    methods, notes = choose_curves(
+        planned_methods(config), lambda method: _engine(config, model, method, 0, {}), model, config.results_dir
+    )
     for method in methods:
         if config.run.repeats > 1 and shares_pool(method.spec):
             raise ConfigError(
@@ -100,7 +105,7 @@ def build_plan(
     )
     run = config.run
     plan_id = _hash([[cell.cell_id for cell in cells], data_digest(prompts), run.repeats, run.seed])
-    return Plan(config.sweep.name, cells, run.repeats, run.seed, run.warmup_tokens, plan_id, drafters)
+    return Plan(config.sweep.name, cells, run.repeats, run.seed, run.warmup_tokens, plan_id, drafters, notes)
 
 
 def _engine(

@@ -194,6 +194,7 @@ def plan_identity(plan: Plan) -> dict[str, Any]:
         "seed": plan.seed,
         "warmup_tokens": plan.warmup_tokens,
         "engines": [asdict(engine) for engine in plan.engines],
+        "notes": list(plan.notes),
         "draft_models": {name: model_identity(source) for name, source in plan.drafters.items()},
     }
 

@@ -45,7 +45,8 @@ class Adaptive:
 
     Args:
         cost: pairs of nodes in flight, root included, and the cost of such a step; the first is for 1
-            node, both grow. Only ratios matter.
+            node, both grow. Only ratios matter. ``auto``, None and ``default`` stand for DEFAULT_COST:
+            a measured curve in place of ``auto`` is found before a method is made (``cost/choose.py``).
         max_drafts: most drafted tokens of a step, 1 to 512.
 
     Raises:
@@ -53,9 +54,11 @@ class Adaptive:
     """
 
     wants_top_k: ClassVar[int] = _RANKS
+    DEFAULT_COST: ClassVar[list[list[float]]] = DEFAULT_COST
 
-    def __init__(self, cost: Sequence[Sequence[float]] = DEFAULT_COST, max_drafts: int = 32) -> None:
+    def __init__(self, cost: str | None | Sequence[Sequence[float]] = "auto", max_drafts: int = 32) -> None:
         self.max_drafts = check_int("strategy.max_drafts", max_drafts, 1, 512)
+        cost = DEFAULT_COST if cost in (None, "auto", "default") else cost
         self._curve = shared_curve(check_cost(cost), max_drafts + 1)
 
     def begin(self, prompt_ids: Sequence[int]) -> None:

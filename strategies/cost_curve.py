@@ -50,7 +50,7 @@ def check_cost(cost: object) -> tuple[tuple[float, float], ...]:
     Raises:
         ConfigError: they are not a curve.
     """
-    allowed = "pairs such as [[1,1.0],[8,1.25]]: growing nodes from 1 on, with costs above 0 that do not fall"
+    allowed = "auto, default, or pairs such as [[1,1.0],[8,1.25]]: growing nodes from 1 on, with costs above 0 that do not fall"
     try:
         points = tuple((float(nodes), float(value)) for nodes, value in cost)  # type: ignore[attr-defined]
     except (TypeError, ValueError) as error:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from lookahead_bench.cost.choose import checkable, choose_curves
 from lookahead_bench.cost.curve import COLUMNS, cost_table, points
 from lookahead_bench.cost.filler import size_of_step
-from lookahead_bench.cost.library import Circumstances, read_curve
+from lookahead_bench.cost.library import Circumstances, find_curve, read_curve, save_curves
 from lookahead_bench.cost.plot import draw_cost
 from lookahead_bench.data import encode_turn, load_prompts
 from lookahead_bench.errors import ConfigError, InputError
+from lookahead_bench.methods import Method
 from lookahead_bench.models import ModelSource
-from lookahead_bench.records import EngineSpec
+from lookahead_bench.records import EngineSpec, StrategySpec
 from lookahead_bench.simulate import decode, greedy, hash_target
 from lookahead_bench.strategy import make_strategy, strategies
+from strategies.cost_curve import DEFAULT_COST
 
 SIZES = (1, 2, 5, 9)
 CONTEXT_SOURCE = {"kind": "jsonl", "chat": False, "tokens": [5, 40]}
@@ -180,3 +184,66 @@ def test_prompts_are_cut_to_each_length(tmp_path):
     for tokens in ([], 5, [0]):
         with pytest.raises(ConfigError, match="^dataset.sources.context.tokens="):
             load_prompts({"sources": {"context": CONTEXT_SOURCE | {"tokens": tokens}}, "path": str(file)}, 0)
+
+
+CURVE = [[1, 1.0], [4, 1.3]]
+MODEL = ModelSource("x", "/models/x", "abc", True)
+
+
+def adaptive(cost, executor="tree", title=""):
+    return Method(StrategySpec("adaptive", {"cost": cost, "max_drafts": 8}), executor, title)
+
+
+def engine_of(method):
+    return EngineSpec("/models/x", "plugin", method.executor)
+
+
+def store_curve(results_dir, executor="tree", curve=CURVE):
+    """A stored curve of the engine that ``engine_of`` gives."""
+    name = f"x-float32-{executor}-{Circumstances.of(EngineSpec('', 'plugin', executor), MODEL).key()}.json"
+    path = results_dir / "cost" / "curves" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"curves": {"512": curve}}))
+    return path
+
+
+@pytest.mark.unit
+def test_a_measured_curve_is_taken_where_it_was_measured_and_is_in_the_parameters(tmp_path):
+    path = store_curve(tmp_path)
+    for cost in ("auto", None, "measured", str(path)):
+        (method,), (note,) = choose_curves([adaptive(cost)], engine_of, MODEL, tmp_path)
+        assert method.spec.parameters == {"cost": CURVE, "max_drafts": 8}
+        assert str(path) in note
+    for executor, cost in [("fork", "auto"), ("tree", "default")]:
+        (method,), (note,) = choose_curves([adaptive(cost, executor)], engine_of, MODEL, tmp_path)
+        assert method.spec.parameters["cost"] == DEFAULT_COST
+        assert "default step costs" in note
+    with pytest.raises(ConfigError, match="^strategy.cost='measured': must be measured first"):
+        choose_curves([adaptive("measured", "fork")], engine_of, MODEL, tmp_path)
+    given, notes = choose_curves([adaptive([[1, 1.0]]), Method(StrategySpec("suffix"), "tree")], engine_of, MODEL, tmp_path)
+    assert given[0].spec.parameters["cost"] == [[1, 1.0]] and notes == ()
+
+
+@pytest.mark.unit
+def test_two_words_for_one_curve_are_one_cell_and_two_titles_for_it_are_refused(tmp_path):
+    chosen, _ = choose_curves([adaptive("auto"), adaptive("default"), adaptive(CURVE)], engine_of, MODEL, tmp_path)
+    assert [method.spec.parameters["cost"] for method in chosen] == [DEFAULT_COST, CURVE]
+    with pytest.raises(ConfigError, match="^sweep.variants.b="):
+        choose_curves([adaptive("auto", title="a"), adaptive("default", title="b")], engine_of, MODEL, tmp_path)
+
+
+@pytest.mark.unit
+def test_a_text_that_is_no_curve_is_refused_by_its_key():
+    with pytest.raises(ConfigError, match="^methods.adaptive.cost='fast': must be auto, measured, default, a file"):
+        checkable(adaptive("fast").spec, "methods.adaptive.{}".format)
+
+
+@pytest.mark.unit
+def test_curves_of_a_sweep_are_stored_and_found(tmp_path):
+    tree, stock = EngineSpec("/models/x", "plugin", "tree"), EngineSpec("/models/x", "vllm")
+    plan = SimpleNamespace(engines=(stock, tree))
+    table = cost_table(*frames(lambda size: 1 + size / 10))
+    (path,) = save_curves(table, plan, MODEL, tmp_path / "run", tmp_path)
+    assert find_curve(tree, MODEL, tmp_path) == path
+    assert find_curve(replace(tree, dtype="bfloat16"), MODEL, tmp_path) is None
+    assert read_curve(path, 512) == points(table)

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from lookahead_bench import provenance
 from lookahead_bench.errors import InputError
 from lookahead_bench.files import replace
 from lookahead_bench.records import EngineSpec
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from lookahead_bench.models import ModelSource
     from lookahead_bench.plan import Plan
 
