@@ -66,6 +66,7 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
         drafted, accepted: tokens; nodes_per_step: mean tokens in flight, the root included.
         prefill_seconds: median.
         problems_tested, pass_at_1 with its interval, passes_gained, passes_lost, answers_cut: see `pass_rates`.
+        speedup_vs_stock and the like: against the best of the stock engine's drafters; see `rivals.stock_columns`.
         throughput and the like: what several requests in flight get and yield; see `load.load_columns`.
         note: what is wrong with the cell, in words; "" if nothing is.
     A number that can't be had (nothing decoded, no baseline, nothing checked) is NaN.
@@ -90,15 +91,19 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
         for cell in groups.values()
         if cell["strategy"].iloc[0] == CONTROL
     }
-    from lookahead_bench.load import load_columns  # which needs this module's intervals
+    # Which need this module's intervals.
+    from lookahead_bench.load import load_columns
+    from lookahead_bench.rivals import stock_columns
 
     loads = load_columns(frame, steps, seed)
+    reaches = {place: (control["speedup_low"], control["speedup_high"]) for place, control in controls.items()}
+    rivals = stock_columns(groups, reaches, seed)
     lines = []
     for cell_id, cell in groups.items():
         control = controls.get(_settings(cell), {})
         reach = (control.get("speedup_low", np.nan), control.get("speedup_high", np.nan))
         line = _line(cell, baselines.get(_settings(cell)), in_flight.get(cell_id, np.nan), seed, reach)
-        lines.append(line | loads[str(cell_id)])
+        lines.append(line | loads[str(cell_id)] | rivals[cell_id])
     lines.sort(key=_place)
     summary = pd.DataFrame(lines, columns=None if lines else [*_DESCRIBING, "speedup", "note"])
     return summary.astype(dict.fromkeys(("window", "ngram", "branches"), "Int64"))

@@ -33,13 +33,13 @@ def render(results: Results) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     return environment.from_string(PAGE).render(
         heading=f"{folder.parent.name}: run {folder.name}",
-        verdicts=words.verdicts(results),
+        verdicts=words.verdicts(results) + words.against_stock(results),
         warnings=words.warnings(results),
         wrong=[("Mismatches", words.mismatches(results)), ("Failures", words.failures(results))],
-        headings=table.HEADINGS,
+        headings=table.headings(results),
         left=table.LEFT_ALIGNED,
         tables=_tables(results),
-        legend=table.LEGEND,
+        legend=table.legend(results),
         trust=words.kernels(results) + words.control(results) + words.noise_floor(results),
         figures=_figures(folder / "plots"),
         config=yaml.safe_dump(results.config, sort_keys=False, allow_unicode=True),

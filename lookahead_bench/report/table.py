@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from lookahead_bench.store import Results
 
 HEADINGS = ("method", "tokens/s", "speed-up", "verdict", "S", "c", "nodes", "identical")
+STOCK_HEADING = "vs stock"
 LEFT_ALIGNED = ("method", "verdict", "identical")
 LEGEND = (
     "S: tokens per step. c: cost of a step against a plain one. Speed-up = S / c. "
     "nodes: tokens computed per step. identical: outputs equal to plain decoding's, token by token."
 )
+STOCK_LEGEND = "vs stock: tokens/s against the best of stock vLLM's own drafters in this run."
 MOST_LINES = 20
 # A pipe has no width of its own, and rich would take 80.
 PIPE_WIDTH = 100
+STOCK_WIDTH = 20
 _STYLES = {"faster": "green", "slower": "red", "baseline": "dim", "control": "dim"}
 
 
@@ -33,7 +36,7 @@ def print_table(results: Results, console: Console) -> None:
     """Print a table per data set, then what it says in words: verdict, control, noise, warnings."""
     width = console.width
     if not console.is_terminal:
-        console.width = max(width, PIPE_WIDTH)
+        console.width = max(width, PIPE_WIDTH + STOCK_WIDTH * words.has_stock_drafter(results))
     try:
         _print(results, console)
     finally:
@@ -47,9 +50,9 @@ def _print(results: Results, console: Console) -> None:
     for dataset, cells in results.summary.groupby("dataset", sort=False):
         console.print(_table(str(dataset), cells, results), highlight=False)
         console.print()
-    _line(console, LEGEND, "dim")
+    _line(console, legend(results), "dim")
     load.print_load(results, console)
-    for sentence in (*words.verdicts(results), *words.kernels(results), *words.control(results), *words.noise_floor(results), *load.sentences(results), *pass_at_1(results.summary)):
+    for sentence in (*words.verdicts(results), *words.against_stock(results), *words.kernels(results), *words.control(results), *words.noise_floor(results), *load.sentences(results), *pass_at_1(results.summary)):
         _line(console, sentence)
     for sentence in words.warnings(results):
         _line(console, f"Warning: {sentence}", "yellow")
@@ -57,10 +60,21 @@ def _print(results: Results, console: Console) -> None:
     _lines(console, "Failures", words.failures(results))
 
 
+def headings(results: Results) -> tuple[str, ...]:
+    """The columns; the last one only where the run has a drafter of stock vLLM's to compare with."""
+    return (*HEADINGS, STOCK_HEADING) if words.has_stock_drafter(results) else HEADINGS
+
+
+def legend(results: Results) -> str:
+    """What the columns are."""
+    return f"{LEGEND} {STOCK_LEGEND}" if words.has_stock_drafter(results) else LEGEND
+
+
 def lines(cells: pd.DataFrame, results: Results) -> list[tuple[str, ...]]:
-    """One data set's table as text, a line per cell."""
+    """One data set's table as text, a line per cell, a text per heading."""
+    columns = len(headings(results))
     return [
-        _texts(cell, label, results.rows[results.rows["cell_id"] == cell["cell_id"]])
+        _texts(cell, label, results.rows[results.rows["cell_id"] == cell["cell_id"]])[:columns]
         for (_, cell), label in zip(cells.iterrows(), words.cell_labels(cells), strict=True)
     ]
 
@@ -69,13 +83,14 @@ def _texts(cell: pd.Series, label: str, rows: pd.DataFrame) -> tuple[str, ...]:
     return (
         label,
         _number(cell["tokens_per_second"], 1),
-        "1" if cell["is_baseline"] and cell["rows_measured"] else _interval(cell),
+        "1" if cell["is_baseline"] and cell["rows_measured"] else _interval(cell, "speedup"),
         _verdict(cell),
         _number(cell["step_compression"], 2),
         _number(cell["step_cost"], 2),
         _number(cell["nodes_per_step"], 1),
         words.equivalence_text(words.equivalence_counts(rows))
         + (f", {int(cell['failures'])} failed" if cell["failures"] else ""),
+        "best" if cell.get("best_stock") == cell["cell_id"] else _interval(cell, "speedup_vs_stock"),
     )
 
 
@@ -101,7 +116,7 @@ def _table(dataset: str, cells: pd.DataFrame, results: Results) -> Table:
         show_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for heading in HEADINGS:
+    for heading in headings(results):
         justify = "left" if heading in LEFT_ALIGNED else "right"
         table.add_column(heading, justify=justify, no_wrap=heading != "identical")
     for texts in lines(cells, results):
@@ -110,11 +125,10 @@ def _table(dataset: str, cells: pd.DataFrame, results: Results) -> Table:
     return table
 
 
-def _interval(cell: pd.Series) -> str:
-    speedup = _number(cell["speedup"], 2)
-    if pd.isna(cell["speedup_low"]):
-        return speedup
-    return f"{speedup} [{cell['speedup_low']:.2f}, {cell['speedup_high']:.2f}]"
+def _interval(cell: pd.Series, column: str) -> str:
+    # Runs of earlier versions lack columns.
+    ratio, low, high = (cell.get(f"{column}{end}", float("nan")) for end in ("", "_low", "_high"))
+    return _number(ratio, 2) if pd.isna(low) else f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _number(value: float, digits: int) -> str:

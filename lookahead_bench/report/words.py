@@ -18,6 +18,17 @@ Cell = Mapping[str, Any] | pd.Series
 LABELLED = ("window", "ngram", "branches")
 """Parameters that a method's label shows anyway."""
 
+SHORT = {
+    "num_speculative_tokens": "k",
+    "prompt_lookup_min": "min",
+    "prompt_lookup_max": "max",
+    "suffix_decoding_max_tree_depth": "depth",
+    "suffix_decoding_max_spec_factor": "factor",
+    "suffix_decoding_min_token_prob": "min_prob",
+    "suffix_decoding_max_cached_requests": "cached",
+}
+"""Parameters of the stock engine's drafters whose names would fill a line."""
+
 # Worst last: of several repeats of one prompt the worst one counts.
 SEVERITY = ("identical", "near_tie", "unchecked", "mismatch")
 # Below this many prompts a data set's mean still moves a lot with the choice of prompts.
@@ -48,7 +59,7 @@ def cell_labels(frame: pd.DataFrame) -> list[str]:
         for key, value in own.items():
             values.setdefault((label, key), set()).add(str(value))
     return [
-        " ".join([label, *(f"{key}={own[key]}" for key in own if len(values[label, key]) > 1)])
+        " ".join([label, *(f"{SHORT.get(key, key)}={own[key]}" for key in own if len(values[label, key]) > 1)])
         for label, own in zip(labels, parameters or [{}] * len(labels), strict=True)
     ]
 
@@ -111,6 +122,35 @@ def verdicts(results: Results) -> list[str]:
                 f"{best['step_compression']:.2f} tokens a step at {best['step_cost']:.2f}× the cost of a plain step."
             )
     sentences.append(_outputs(results))
+    return sentences
+
+
+def has_stock_drafter(results: Results) -> bool:
+    """Whether any method is compared with a drafter of stock vLLM's."""
+    # A run of an earlier version has no such column.
+    return "best_stock" in results.summary and bool(results.summary["best_stock"].isin(results.summary["cell_id"]).any())
+
+
+def against_stock(results: Results) -> list[str]:
+    """Per data set the fastest method of the plug-in against the fastest of the stock engine's own drafters."""
+    if not has_stock_drafter(results):
+        return []
+    summary, name = results.summary, labels(results)
+    sentences = []
+    for best_stock, cells in summary[summary["best_stock"].isin(summary["cell_id"])].groupby("best_stock", sort=False):
+        drafting = cells[~cells["strategy"].isin(NO_DRAFTS_EXPECTED)]
+        stock = drafting["executor"] == "stock"
+        methods = drafting[~stock].dropna(subset="speedup_vs_stock")
+        if methods.empty:
+            continue
+        best = methods.loc[methods["speedup_vs_stock"].idxmax()]
+        chosen = ""
+        if len(methods) > 1 or stock.sum() > 1:
+            chosen = f" Each is the fastest of its kind on these very prompts, of {len(methods)} and of {stock.sum()}."
+        sentences.append(
+            f"{best['dataset']}: {name[best['cell_id']]} has {_speedup(best, 'speedup_vs_stock')} the tokens/s of the best stock "
+            f"drafter, {name[best_stock]}: {best['verdict_vs_stock']}.{chosen}"
+        )
     return sentences
 
 
@@ -284,10 +324,11 @@ def _outputs(results: Results) -> str:
     return f"Outputs identical to plain decoding's: {equivalence_text(totals)}."
 
 
-def _speedup(cell: Cell) -> str:
-    if pd.isna(cell["speedup_low"]):
-        return f"{cell['speedup']:.2f}× (no interval)"
-    return f"{cell['speedup']:.2f}× (95 % interval {cell['speedup_low']:.2f} to {cell['speedup_high']:.2f})"
+def _speedup(cell: Cell, column: str = "speedup") -> str:
+    low, high = cell[f"{column}_low"], cell[f"{column}_high"]
+    if pd.isna(low):
+        return f"{cell[column]:.2f}× (no interval)"
+    return f"{cell[column]:.2f}× (95 % interval {low:.2f} to {high:.2f})"
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
