@@ -60,7 +60,7 @@ def test_names_and_paths_do_not_mix_in_a_multirun():
         (["dataset=foo"], "dataset='foo': must be one of "),
         (["dataset=[humaneval,foo]"], "dataset='foo': must be one of "),
         (["dataset=[]"], "dataset=[]: must be one or more of "),
-        (["+sweep=foo"], "sweep='foo': must be one of branches, "),
+        (["+sweep=foo"], "sweep='foo': must be one of ablation, "),
         (["sweep.ngram=[2]"], "sweep.ngram: no sweep is chosen"),
         (["+sweep=ngram", "sweep.ngarm=[2]"], "sweep.ngarm: there is no such key; did you mean sweep.ngram?"),
         (["engine.dtpe=float32"], "engine.dtpe: there is no such key; did you mean engine.dtype?"),
