@@ -57,7 +57,7 @@ class Asking:
             # Greedy decoding draws nothing. Otherwise a request draws the same however it is scheduled.
             seed=seed if cell.temperature > 0 else None,
             ignore_eos=prompt.exact_tokens is not None,
-            top2_margins=margins,
+            logit_gaps=margins,
         )
 
     def possible(self, cell: Cell, prompt: Prompt, turn: int) -> bool:

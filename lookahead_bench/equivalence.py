@@ -1,14 +1,15 @@
 """Whether a method's greedy output is that of plain decoding, and if not, whether rounding explains it.
 
-Judged by token ids. Where two outputs part, the *baseline's own* logits decide: if its two likeliest
-tokens were closer there than rounding can move them, either is a right answer of this model in
-this dtype (near tie). Re-scoring an output in a pass of its own would prove nothing: another number of
+Judged by token ids. Where two outputs part, the *baseline's own* logits decide: if those of the two tokens
+were closer there than rounding can move them, either is a right answer of this model in
+this dtype (near tie). That its two likeliest tokens are close is not enough: the output's must be one of the close ones. Re-scoring an output in a pass of its own would prove nothing: another number of
 tokens in a pass means other kernels and another rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 IDENTICAL = "identical"
@@ -50,15 +51,15 @@ class Equivalence:
 
 @dataclass(frozen=True, slots=True)
 class MarginPass:
-    """The baseline decoded once more, untimed, with its top-2 logit margins.
+    """The baseline decoded once more, untimed, with the logits of its likeliest tokens.
 
     Attributes:
         token_ids: what it gave.
-        margins: top-2 logit margin at each of them.
+        gaps: at each of them how far the logit of each of the likeliest tokens, two or more, lies below the highest.
     """
 
     token_ids: tuple[int, ...]
-    margins: tuple[float, ...]
+    gaps: tuple[Mapping[int, float], ...]
 
 
 def first_divergence(baseline: Sequence[int], output: Sequence[int]) -> int | None:
@@ -80,8 +81,8 @@ def judge(
         margin_pass: needed where the outputs differ; without it such a pair stays ``unchecked``.
 
     Returns:
-        ``near_tie`` only on proof: where the margin at the divergence can't be had, because the
-        margin pass itself took another way before it, the verdict is ``mismatch`` and the note says so.
+        ``near_tie`` only on proof: where the logits at the divergence can't be had, because the margin pass itself
+        took another way before it, or where an output ends there, the verdict is ``mismatch`` and the note says so.
     """
     index = first_divergence(baseline, output)
     if index is None:
@@ -93,8 +94,14 @@ def judge(
         return Equivalence(
             MISMATCH, index, None, f"plain decoding differs from itself at token {own}, before this one"
         )
-    if index >= len(margin_pass.margins):
-        # The baseline ended here and the output went on: there are no logits to look at.
+    if index >= len(baseline) or index >= len(margin_pass.gaps):
         return Equivalence(MISMATCH, index, None, "plain decoding has no token here")
-    margin = float(margin_pass.margins[index])
-    return Equivalence(NEAR_TIE if margin <= NEAR_TIE_MARGINS[dtype] else MISMATCH, index, margin)
+    gaps, limit = margin_pass.gaps[index], NEAR_TIE_MARGINS[dtype]
+    margin = float(sorted(gaps.values())[1])
+    if index >= len(output):
+        # An end is a token as well: an output without one was cut off.
+        return Equivalence(MISMATCH, index, margin, "it ends where plain decoding goes on")
+    if all(gaps.get(tokens[index], math.inf) <= limit for tokens in (baseline, output)):
+        return Equivalence(NEAR_TIE, index, margin)
+    close = "its token is not one of those that are close there" if margin <= limit else ""
+    return Equivalence(MISMATCH, index, margin, close)

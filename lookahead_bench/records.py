@@ -75,8 +75,8 @@ class Request:
         min_tokens: the end of sequence counts only from here on.
         stop_token_ids: further tokens that end the output.
         stop: strings that end the output; the text ends before them.
-        top2_margins: also report the logit margin between the two likeliest tokens at every
-            output position (stock engine, greedy, never in a timed pass).
+        logit_gaps: also report at every output position how close the likeliest tokens are to each other
+            (stock engine, greedy, never in a timed pass).
     """
 
     request_id: str
@@ -91,7 +91,7 @@ class Request:
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
-    top2_margins: bool = False
+    logit_gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,10 @@ class StepRecord:
         seconds: wall time of the engine step, scheduler and sampling included.
         emitted_at_seconds: when its tokens were there, from the request's first token on. With several requests at
             once more lies between two passes of a request than its own: what others' prompts took.
-        draft_seconds, forward_seconds, verify_seconds, commit_seconds: parts of it, measured in
+        draft_seconds, forward_seconds, verify_seconds, commit_seconds: parts of it that do not overlap, measured in
             the plug-in for the whole batch; 0 on a stock engine.
+        depth: how far down drafted tokens were held against the model's own choices, see `verify.depth_tried`.
+        matched: how many of them it accepted one below the other, whether or not they were emitted: at most depth.
     """
 
     in_flight: int
@@ -129,6 +131,8 @@ class StepRecord:
     verify_seconds: float = 0.0
     commit_seconds: float = 0.0
     emitted_at_seconds: float = 0.0
+    depth: int = 0
+    matched: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ class Generation:
         prefill_seconds: from handing the request in to its first token (TTFT, without the wait for its turn).
         decode_seconds: from the first token to the last, whatever the engine did for others in between.
         steps: the passes after the prefill; their ``accepted`` sum to len(token_ids) - 1.
-        margins: top-2 logit margin per output token, if asked for.
+        gaps: per output token how far the logit of each of the likeliest tokens lies below the highest, by token id; if asked for.
         error: one line, if it failed; None otherwise.
     """
 
@@ -154,7 +158,7 @@ class Generation:
     prefill_seconds: float
     decode_seconds: float
     steps: tuple[StepRecord, ...]
-    margins: tuple[float, ...] | None = None
+    gaps: tuple[Mapping[int, float], ...] | None = None
     error: str | None = None
     queued_seconds: float = 0.0
 

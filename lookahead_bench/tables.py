@@ -78,6 +78,8 @@ STEPS_SCHEMA = pa.schema(
         ("verify_seconds", pa.float64()),
         ("commit_seconds", pa.float64()),
         ("emitted_at_seconds", pa.float64()),  # from the request's first token on
+        ("depth", pa.int64()),  # how far down drafted tokens were tried
+        ("matched", pa.int64()),  # how many of them were accepted
     ]
 )
 
@@ -214,7 +216,9 @@ def steps_batch(row: Mapping[str, Any], columns: Mapping[str, list]) -> pa.Recor
     """The steps of one row as Arrow."""
     count = len(columns["in_flight"])
     same = {name: [row[name]] * count for name in ("cell_id", "dataset", "prompt_id", "turn", "repeat")}
-    return pa.RecordBatch.from_pydict({**same, "step": list(range(count)), **columns}, schema=STEPS_SCHEMA)
+    # A journal of an earlier version lacks columns: null, which is no zero.
+    missing = {name: [None] * count for name in _STEP_VALUES if name not in columns}
+    return pa.RecordBatch.from_pydict({**same, "step": list(range(count)), **missing, **columns}, schema=STEPS_SCHEMA)
 
 
 def to_parquet(table: pa.Table) -> memoryview:

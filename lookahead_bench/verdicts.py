@@ -216,7 +216,7 @@ class Verdicts:
         try:
             answers = self._generate(cell, list(requests.values()), cell.concurrency)
             found = {
-                key: answer.error or MarginPass(answer.token_ids, answer.margins or ())
+                key: answer.error or MarginPass(answer.token_ids, answer.gaps or ())
                 for key, answer in zip(requests, answers)
             }
         except EngineError as failure:

@@ -61,3 +61,18 @@ def verify(tree: TokenTree, choices: Sequence[int]) -> Verdict:
         node = following
         path.append(node)
     return Verdict(tuple(path), (*(tree.tokens[node] for node in path), choices[node]))
+
+
+def depth_tried(tree: TokenTree, choices: Sequence[int], path: Sequence[int]) -> int:
+    """How far down drafted tokens were held against the target's choices, in tokens below the root.
+
+    The accepted ``path`` of `verify`, and one more where the node at its end has a child that could have been entered. So over many
+    passes the chance that depth d is accepted given that d - 1 was is the share of passes with a path of d or more
+    among those with a depth of d or more.
+    """
+    end = path[-1] if path else 0
+    tried = any(
+        parent == end and accepts and choice != NO_CHOICE
+        for parent, accepts, choice in zip(tree.parents, tree.may_accept, choices)
+    )
+    return len(path) + tried

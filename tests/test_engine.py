@@ -80,6 +80,8 @@ def test_random_trees_give_the_plain_output(plugin, prompts, plain):
         assert result.text == expected.text
         assert result.finish_reason == expected.finish_reason
         assert sum(step.accepted for step in result.steps) == len(result.token_ids) - 1
+        assert all(step.accepted == step.matched + 1 for step in result.steps[:-1])
+        assert all(step.matched <= step.depth <= step.matched + 1 for step in result.steps)
         # Something was really drafted and accepted: else this test would say nothing.
         assert result.step_compression > 1.3
         assert max(step.in_flight for step in result.steps) > 8
@@ -112,6 +114,25 @@ def foretold(prompt_ids, target, parameters) -> list[int]:
         emitted += len(new)
         tree = oracle.draft(oracle.max_drafts)
     return steps[1:]
+
+
+@pytest.mark.parametrize("plugin", ["tree"], indirect=True)
+def test_the_same_again_whenever_and_in_whatever_order_it_is_asked(plugin, prompts):
+    """Tokens, S and acceptance, step by step: nothing that a request leaves behind moves the next one."""
+    some = list(prompts.items())[2:4]
+    asked = [drafted(f"{method} {name}", ids, method, 12) for method in METHODS for name, ids in some]
+    first, again = (
+        {result.request_id: deterministic(result) for result in plugin.generate(order)} for order in (asked, asked[::-1])
+    )
+    assert first == again
+    assert all(len(tokens) > 1 for tokens, *_ in first.values())
+    assert any(max(matched for *_, matched in steps) > 0 for *_, steps in first.values())
+
+
+def deterministic(result):
+    """All of a result that is no time."""
+    steps = [(step.in_flight, step.accepted, step.depth, step.matched) for step in result.steps]
+    return result.token_ids, result.finish_reason, result.step_compression, steps
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookahead_bench.tree import TokenTree, TreeBuilder
-from lookahead_bench.verify import NO_CHOICE, Verdict, verify
+from lookahead_bench.verify import NO_CHOICE, Verdict, depth_tried, verify
 
 pytestmark = pytest.mark.unit
 
@@ -80,3 +80,16 @@ def test_of_equal_siblings_the_one_that_may_be_accepted_is_entered():
 def test_choices_that_do_not_belong_to_the_tree_are_refused(choices):
     with pytest.raises(ValueError):
         verify(TokenTree((1, 2), (-1, 0), (True, True)), choices)
+
+
+def test_how_far_down_a_draft_was_tried():
+    """0 - 1 - 2 - 3 and 0 - 4; node 3 wants no logits, node 4 may not be accepted."""
+    tree = TokenTree((9, 1, 2, 3, 4), (-1, 0, 1, 2, 0), (True, True, True, False, True), (True, True, True, True, False))
+    for choices, path, depth in [
+        ((1, 2, 3, NO_CHOICE, 5), (1, 2), 2),  # the end's only child could not have been entered
+        ((1, 7, 3, NO_CHOICE, 5), (1,), 2),
+        ((4, 2, 3, NO_CHOICE, 5), (), 1),
+    ]:
+        assert verify(tree, choices).path == path
+        assert depth_tried(tree, choices, path) == depth
+    assert depth_tried(TokenTree.root(1), (7,), ()) == 0

@@ -11,7 +11,7 @@ the last accepted one, in draft order, and takes back what was not accepted by c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import torch
@@ -28,10 +28,15 @@ from lookahead_bench.pools import Pools
 from lookahead_bench.records import StrategySpec
 from lookahead_bench.strategy import Step, Strategy
 from lookahead_bench.tree import TokenTree
-from lookahead_bench.verify import NO_CHOICE, Verdict, verify
+from lookahead_bench.verify import NO_CHOICE, Verdict, depth_tried, verify
 
 STRATEGY_ARGUMENT = "lookahead_bench"
 """Key of ``SamplingParams.extra_args`` under which a request carries its StrategySpec."""
+
+
+def largest(logits: torch.Tensor, k: int) -> torch.Tensor:
+    """Where the k largest of each row of ``logits`` [rows, vocabulary] are, largest first; int64 [rows, k]."""
+    return logits.argmax(dim=-1, keepdim=True) if k == 1 else logits.topk(k, dim=-1).indices
 
 
 class TreeDrafter:
@@ -57,9 +62,14 @@ class Drafting:
 
 @dataclass(slots=True)
 class StepLog:
-    """What the last pass did, for whoever times the engine from outside."""
+    """What the last pass did, for whoever times the engine from outside.
+
+    ``in_flight``, ``depth`` and ``matched`` are by request, as in `records.StepRecord`; the last two have those that drafted.
+    """
 
     in_flight: dict[str, int]
+    depth: dict[str, int] = field(default_factory=dict)
+    matched: dict[str, int] = field(default_factory=dict)
     draft_seconds: float = 0.0
     forward_seconds: float = 0.0
     verify_seconds: float = 0.0
@@ -70,8 +80,11 @@ class TreeRunner:
     """What the plug-in adds to one of vLLM's runners; goes before it in the bases.
 
     Who joins the two adds ``copy_slots(kv_caches, sources, targets)``, which moves entries of every
-    layer's KV cache from slots to slots (int64) in the layout of its attention.
+    layer's KV cache from slots to slots (int64) in the layout of its attention, and may put something
+    faster in the place of ``largest``.
     """
+
+    largest = staticmethod(largest)
 
     def __init__(self, vllm_config, device: torch.device) -> None:
         super().__init__(vllm_config, device)
@@ -192,14 +205,19 @@ class TreeRunner:
     # -- verify and commit ------------------------------------------------------------------
 
     def _sample(self, logits, spec_decode_metadata) -> SamplerOutput:
+        if logits.is_cuda:
+            # Reading the choices would wait for the pass: its time would be taken for verification's.
+            torch.cuda.synchronize(logits.device)
         began = perf_counter()
         self.step_log.forward_seconds = began - self._forward_began
         sampling = self.input_batch.sampling_metadata
-        if all(row.layout is None for row in self._rows):
+        output = None
+        if sampling.all_greedy and not self._foreign_sampling():
+            choices = self.largest(logits, 1)[:, 0].tolist()
+        elif all(row.layout is None for row in self._rows):
             output = self.sampler(logits=logits, sampling_metadata=sampling)
             choices = output.sampled_token_ids[:, 0].tolist()
         else:
-            output = None
             choices = self._choose(logits, sampling)
         verdicts = [self._verify(row, choices) for row in self._rows]
         self.step_log.verify_seconds = perf_counter() - began
@@ -214,11 +232,9 @@ class TreeRunner:
         return SamplerOutput(_padded([verdict.tokens for verdict in verdicts], self.device), None)
 
     def _choose(self, logits: torch.Tensor, sampling: SamplingMetadata) -> list[int]:
-        """The target's choice for every row of ``logits`` [num_logits, vocabulary]."""
-        if sampling.all_greedy and not self._foreign_sampling():
-            return logits.argmax(dim=-1).tolist()
+        """The target's choice for every row of ``logits`` [num_logits, vocabulary] where not all is greedy."""
         roots = [row.first_logit for row in self._rows]
-        choices = logits.argmax(dim=-1)
+        choices = self.largest(logits, 1)[:, 0]
         own = self.sampler(logits=logits[roots], sampling_metadata=sampling)
         choices[roots] = own.sampled_token_ids[:, 0].to(choices.dtype)
         inner, owner = [], []
@@ -242,7 +258,11 @@ class TreeRunner:
     def _verify(self, row: Row, choices: list[int]) -> Verdict:
         if row.layout is None:
             return Verdict((), (choices[row.first_logit],))
-        return verify(row.layout.tree, self._spread_choices(row, choices))
+        tree, spread = row.layout.tree, self._spread_choices(row, choices)
+        verdict = verify(tree, spread)
+        self.step_log.depth[row.request_id] = depth_tried(tree, spread, verdict.path)
+        self.step_log.matched[row.request_id] = len(verdict.path)
+        return verdict
 
     def _spread_choices(self, row: Row, choices: list[int]) -> tuple[int, ...]:
         """The choices of a row's nodes, NO_CHOICE where no logits were computed."""
@@ -263,7 +283,7 @@ class TreeRunner:
             tree, spread = TokenTree.root(last), (choices[row.first_logit],)
         top_k = None
         if wanted := drafting.strategy.wants_top_k:
-            best = logits[row.first_logit : row.first_logit + len(row.nodes)].topk(wanted, dim=-1).indices
+            best = self.largest(logits[row.first_logit : row.first_logit + len(row.nodes)], wanted)
             by_node = dict(zip(row.nodes, map(tuple, best.tolist())))
             top_k = tuple(by_node.get(node, ()) for node in range(len(tree)))
         drafting.strategy.observe(Step(tree, spread, verdict.path, verdict.tokens, top_k))

@@ -16,6 +16,9 @@ from time import perf_counter
 from lookahead_bench.engine.settings import engine_arguments, is_plugin
 from lookahead_bench.records import Chunk, EarlierOutputs, EngineSpec, Generation, Request, StepRecord
 
+LIKELIEST = 5
+"""Tokens whose logits are told where gaps are asked for."""
+
 
 @dataclass(slots=True)
 class _Running:
@@ -26,7 +29,7 @@ class _Running:
     queued_seconds: float = 0.0
     internal_id: str = ""
     token_ids: list[int] = field(default_factory=list)
-    margins: list[float] = field(default_factory=list)
+    gaps: list[dict[int, float]] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     first_token: float = 0.0
     last_token: float = 0.0
@@ -123,12 +126,12 @@ class Session:
             entry = self._running[output.request_id]
             completion = output.outputs[0]
             new = tuple(completion.token_ids)
-            if entry.request.top2_margins:
-                entry.margins += [_top2_margin(position) for position in completion.logprobs or ()]
+            if entry.request.logit_gaps:
+                entry.gaps += [_logit_gaps(position) for position in completion.logprobs or ()]
             if not entry.token_ids:
                 entry.first_token = ended
             else:
-                record = self._record(entry, pending, len(new), ended - began)
+                record = self._record(entry, pending, len(new), ended - began, output.finished)
                 entry.steps.append(replace(record, emitted_at_seconds=ended - entry.first_token))
             entry.token_ids += new
             entry.last_token = ended
@@ -141,10 +144,13 @@ class Session:
         return chunks
 
     def _record(
-        self, entry: _Running, pending: Mapping[str, int], accepted: int, seconds: float
+        self, entry: _Running, pending: Mapping[str, int], accepted: int, seconds: float, ends: bool
     ) -> StepRecord:
         if self._runner is None:
-            return StepRecord(1 + pending.get(entry.internal_id, 0), accepted, seconds)
+            drafts, matched = pending.get(entry.internal_id, 0), accepted - 1
+            # A draft is a chain. What an output's end cut off isn't seen: there the tokens before the last are sure.
+            tried = matched if ends else min(matched + 1, drafts)
+            return StepRecord(1 + drafts, accepted, seconds, depth=tried, matched=matched)
         log = self._runner.step_log
         return StepRecord(
             log.in_flight[entry.internal_id],
@@ -154,6 +160,8 @@ class Session:
             log.forward_seconds,
             log.verify_seconds,
             log.commit_seconds,
+            depth=log.depth.get(entry.internal_id, 0),
+            matched=log.matched.get(entry.internal_id, 0),
         )
 
     def _pending_drafts(self) -> dict[str, int]:
@@ -181,7 +189,7 @@ class Session:
             prefill_seconds=entry.first_token - entry.began,
             decode_seconds=entry.last_token - entry.first_token,
             steps=tuple(steps),
-            margins=tuple(entry.margins) if entry.request.top2_margins else None,
+            gaps=tuple(entry.gaps) if entry.request.logit_gaps else None,
             queued_seconds=entry.queued_seconds,
         )
 
@@ -225,7 +233,7 @@ def _sampling_params(request: Request, with_strategy: bool):
         min_tokens=request.min_tokens,
         stop_token_ids=list(request.stop_token_ids),
         stop=list(request.stop),
-        logprobs=2 if request.top2_margins else None,
+        logprobs=LIKELIEST if request.logit_gaps else None,
         # The text is decoded once, when the request is finished, unless strings are looked for in it.
         detokenize=bool(request.stop),
         output_kind=RequestOutputKind.DELTA,
@@ -233,10 +241,10 @@ def _sampling_params(request: Request, with_strategy: bool):
     )
 
 
-def _top2_margin(position) -> float:
-    """Difference of the two highest log-probabilities, which is that of their logits."""
-    best = sorted((entry.logprob for entry in position.values()), reverse=True)
-    return best[0] - best[1]
+def _logit_gaps(position) -> dict[int, float]:
+    """Differences to the highest log-probability, which are those of the logits."""
+    highest = max(entry.logprob for entry in position.values())
+    return {token: highest - entry.logprob for token, entry in position.items()}
 
 
 def package_versions() -> dict[str, str]:
