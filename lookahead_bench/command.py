@@ -125,10 +125,10 @@ def run(cfg: DictConfig) -> int:
     if config.engine.enforce_eager is None and runs_eagerly(None):
         _print(console, "note: no C++ compiler with Python's headers found: engines run uncompiled, which is slower")
     for dataset, items in prompts.items():
-        if len(items) < config.run.concurrency:
+        if len(items) < max(config.concurrency):
             _print(
                 console,
-                f"note: {dataset}: run.concurrency={config.run.concurrency} requests at once are never reached "
+                f"note: {dataset}: {max(config.concurrency)} requests at once are never reached "
                 f"with {plural(len(items), 'prompt')}",
             )
     try:
@@ -220,7 +220,7 @@ def _measure_and_report(
     if len(store.done()) == sum(generations(cell, plan, prompts) for cell in plan.cells):
         _print(console, "all outputs are there from an earlier run of this plan (run.fresh=true measures anew)")
     tracker = make_tracker(tracking, store.folder, config.tracking.project)
-    tracker.start(store.folder.name, plan.sweep, config.resolved, plan)
+    tracker.start(store.folder.name, plan.sweep, config.resolved, plan, store.rows())
     results, figures, found, status = None, [], [], FAILED
     try:
         with make_progress() as progress:
