@@ -176,15 +176,15 @@ def runs_eagerly(asked: bool | None) -> bool:
 
 
 def uses_native(asked: bool | None) -> bool:
-    """What ``native_kernels`` comes to: None uses them on CPU where they can be built.
+    """What ``native_kernels`` comes to: None uses them on CPU with AVX-512, where they can be built.
 
     Raises:
         ConfigError: they are asked for by name and can't be had.
     """
     # Only here is a compiler needed.
-    from lookahead_bench.engine.native.build import can_build
+    from lookahead_bench.engine.native.build import can_build, pays
 
-    if asked is False:
+    if asked is False or (asked is None and not pays()):
         return False
     try:
         usable = installed_vllm()[0] == CPU_DISTRIBUTION and can_build()

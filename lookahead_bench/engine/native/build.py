@@ -22,6 +22,14 @@ _LIBRARY = "kernels.so"
 
 
 @cache
+def pays() -> bool:
+    """Whether the kernels are faster than vLLM's here: with AVX-512, for which they are written. With AVX2 they are slower."""
+    try:
+        return "avx512f" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
 def can_build() -> bool:
     """Whether the kernels are there, or can be built here: it needs g++ (or ``$CXX``) and Linux on x86-64.
 
