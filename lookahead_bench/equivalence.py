@@ -1,9 +1,9 @@
 """Whether a method's greedy output is that of plain decoding, and if not, whether rounding explains it.
 
-Judged by token ids. Where two outputs part, the *baseline's own* logits decide: if those of the two tokens
-were closer there than rounding can move them, either is a right answer of this model in
-this dtype (near tie). That its two likeliest tokens are close is not enough: the output's must be one of the close ones. Re-scoring an output in a pass of its own would prove nothing: another number of
-tokens in a pass means other kernels and another rounding.
+Judged by token ids. Where two outputs part, the *baseline's own* logits decide: if those of the two tokens were closer
+there than rounding can move them, either is a right answer of this model in this dtype (near tie). That its two likeliest
+tokens are close is not enough: the output's must be one of the close ones. Re-scoring an output in a pass of its own
+would prove nothing: another number of tokens in a pass means other kernels and another rounding.
 """
 
 from __future__ import annotations

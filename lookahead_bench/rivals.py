@@ -13,9 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from lookahead_bench.stats import CONTROL, NO_DRAFTS_EXPECTED, SETTINGS, clusters, speedup_interval, verdict
-
-_UNIT = ["prompt_id", "turn", "repeat"]
+from lookahead_bench.stats import CONTROL, NO_DRAFTS_EXPECTED, SETTINGS, UNIT, clusters, speedup_interval, timed_rows, verdict
 
 
 def is_stock_drafter(strategy: str) -> bool:
@@ -59,9 +57,9 @@ def best_of(drafters: Mapping[str, pd.DataFrame]) -> str:
     """
     rates: dict[str, pd.DataFrame] = {}
     for cell_id, cell in drafters.items():
-        good = cell[cell["error"].isna() & (cell["new_tokens"] > 1).fillna(False) & (cell["decode_seconds"] > 0)]
-        if len(good):
-            rates[cell_id] = good.set_index(_UNIT)[["new_tokens", "decode_seconds"]].astype(float)
+        timed = timed_rows(cell)
+        if len(timed):
+            rates[cell_id] = timed.set_index(UNIT)
     if not rates:
         return ""
     fullest = max(map(len, rates.values()))
@@ -69,9 +67,9 @@ def best_of(drafters: Mapping[str, pd.DataFrame]) -> str:
     common = set.intersection(*(set(own.index) for own in rates.values()))
     if not common:
         return ""
-    units = pd.MultiIndex.from_tuples(sorted(common), names=_UNIT)
+    units = pd.MultiIndex.from_tuples(sorted(common), names=UNIT)
     speed = {
-        cell_id: (own.loc[units, "new_tokens"] - 1).sum() / own.loc[units, "decode_seconds"].sum()
+        cell_id: own.loc[units, "tokens"].sum() / own.loc[units, "seconds"].sum()
         for cell_id, own in rates.items()
     }
     return max(speed, key=speed.__getitem__)

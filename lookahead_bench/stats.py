@@ -38,7 +38,7 @@ _DESCRIBING = (
     "cell_id", "label", "strategy", "parameters", "window", "ngram", "branches", "model", "dataset", "executor",
     "dtype", "concurrency", "is_baseline", "shared_pool",
 )  # fmt: skip
-_UNIT = ["prompt_id", "turn", "repeat"]
+UNIT = ["prompt_id", "turn", "repeat"]
 
 
 def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFrame:
@@ -87,7 +87,7 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
     baselines = {_settings(cell): cell for cell in groups.values() if cell["is_baseline"].iloc[0]}
     in_flight = steps.groupby("cell_id")["in_flight"].mean() if len(steps) else pd.Series(dtype=float)
     controls = {
-        _settings(cell): _against(_timed(cell), baselines.get(_settings(cell)), False, seed, NO_CONTROL)
+        _settings(cell): _against(timed_rows(cell), baselines.get(_settings(cell)), False, seed, NO_CONTROL)
         for cell in groups.values()
         if cell["strategy"].iloc[0] == CONTROL
     }
@@ -231,7 +231,7 @@ def _line(
 ) -> dict[str, object]:
     first = cell.iloc[0]
     good = cell[cell["error"].isna()]
-    timed = _timed(cell)
+    timed = timed_rows(cell)
     tokens, seconds, steps = (timed[name].sum() for name in ("tokens", "seconds", "steps"))
     kinds = good["equivalence"].value_counts()
     identical, near_ties, mismatches = (int(kinds.get(k, 0)) for k in ("identical", "near_tie", "mismatch"))
@@ -287,11 +287,11 @@ def _against(
 
 def clusters(cell: pd.DataFrame, baseline: pd.DataFrame) -> pd.DataFrame:
     """What `speedup_interval` takes, as columns by prompt: sums over the rows that both have."""
-    return _clusters(_paired(_timed(cell), baseline))
+    return _clusters(_paired(timed_rows(cell), baseline))
 
 
 def _paired(timed: pd.DataFrame, baseline: pd.DataFrame) -> pd.DataFrame:
-    return timed.merge(_timed(baseline), on=_UNIT, suffixes=("", "_base"))
+    return timed.merge(timed_rows(baseline), on=UNIT, suffixes=("", "_base"))
 
 
 def _clusters(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -299,11 +299,11 @@ def _clusters(pairs: pd.DataFrame) -> pd.DataFrame:
     return pairs.groupby("prompt_id")[["tokens", "seconds", "tokens_base", "seconds_base"]].sum()
 
 
-def _timed(cell: pd.DataFrame) -> pd.DataFrame:
+def timed_rows(cell: pd.DataFrame) -> pd.DataFrame:
     """Rows that decoded something, as plain floats: unit, tokens, seconds, steps."""
     timed = pd.DataFrame(
         {
-            **{name: cell[name] for name in _UNIT},
+            **{name: cell[name] for name in UNIT},
             "tokens": cell["new_tokens"].astype("Float64").to_numpy(float, na_value=np.nan) - 1,
             "seconds": cell["decode_seconds"].astype("Float64").to_numpy(float, na_value=np.nan),
             "steps": cell["decode_steps"].astype("Float64").to_numpy(float, na_value=np.nan),

@@ -1,5 +1,4 @@
-"""Fifty writers of one run, each killed at a random instant, come to what one undisturbed writer does.
-"""
+"""Fifty writers of one run, each killed at a random instant, come to what one undisturbed writer does."""
 
 from __future__ import annotations
 

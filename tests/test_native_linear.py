@@ -139,3 +139,10 @@ def test_a_compiler_that_fails_counts_as_none(monkeypatch, tmp_path):
         assert settings.uses_native(None) is False
     finally:
         build.can_build.cache_clear()
+
+
+@needs_kernels
+@pytest.mark.parametrize("pays", [True, False])
+def test_unasked_the_kernels_are_used_only_where_they_pay(monkeypatch, pays):
+    monkeypatch.setattr(build, "pays", lambda: pays)
+    assert [settings.uses_native(asked) for asked in (None, True, False)] == [pays, True, False]

@@ -16,8 +16,9 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 from lookahead_bench.engine import attention_cpu
 from lookahead_bench.engine.compat import check_hooks
 from lookahead_bench.engine.native import attention as attention_native
-from lookahead_bench.engine.native import logits
+from lookahead_bench.engine.native.library import fits
 from lookahead_bench.engine.native.linear import native_linear
+from lookahead_bench.engine.native.logits import largest
 from lookahead_bench.engine.runner import TreeRunner
 from lookahead_bench.engine.settings import plugin_settings
 
@@ -29,7 +30,7 @@ NATIVE_TREE_BACKEND = "lookahead_bench.engine.native.attention.NativeAttentionBa
 def attends_natively(vllm_config) -> bool:
     """Whether the trees of this engine go through the project's own attention kernel."""
     settings = plugin_settings(vllm_config)
-    return settings.native_kernels and settings.executor == "tree" and attention_native.fits(vllm_config.model_config.dtype)
+    return settings.native_kernels and settings.executor == "tree" and fits(vllm_config.model_config.dtype)
 
 
 def backend(vllm_config) -> str:
@@ -46,8 +47,8 @@ class TreeCPUModelRunner(TreeRunner, CPUModelRunner):
         super().__init__(vllm_config, device)
         native = attends_natively(vllm_config)
         self.copy_slots = attention_native.copy_slots if native else attention_cpu.copy_slots
-        if plugin_settings(vllm_config).native_kernels and logits.fits(vllm_config.model_config.dtype):
-            self.largest = logits.largest
+        if plugin_settings(vllm_config).native_kernels and fits(vllm_config.model_config.dtype):
+            self.largest = largest
 
     def load_model(self, *args, **kwargs) -> None:
         with native_linear() if plugin_settings(self.vllm_config).native_kernels else nullcontext():

@@ -30,11 +30,6 @@ CAUSAL = -1
 """In place of where a request's masks begin: each token sees all up to itself."""
 
 
-def fits(dtype: torch.dtype) -> bool:
-    """Whether the kernel computes in this dtype."""
-    return dtype in (torch.float32, torch.bfloat16)
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What the kernel needs to know of a batch, the same for every layer.

@@ -21,7 +21,6 @@ FLAGS = ("-O3", "-march=native", "-fopenmp", "-std=c++20", "-shared", "-fPIC")
 _LIBRARY = "kernels.so"
 
 
-@cache
 def pays() -> bool:
     """Whether the kernels are faster than vLLM's here: with AVX-512, for which they are written. With AVX2 they are slower."""
     try:
@@ -30,6 +29,7 @@ def pays() -> bool:
         return False
 
 
+@cache
 def can_build() -> bool:
     """Whether the kernels are there, or can be built here: it needs g++ (or ``$CXX``) and Linux on x86-64.
 

@@ -1,10 +1,15 @@
-"""Loads the C++ kernels into torch, once per process."""
+"""The C++ kernels as torch has them: loaded once per process, and for which dtypes they are."""
 
 from __future__ import annotations
 
 import torch
 
 from lookahead_bench.engine.native.build import built
+
+
+def fits(dtype: torch.dtype) -> bool:
+    """Whether the kernels compute in this dtype."""
+    return dtype in (torch.float32, torch.bfloat16)
 
 
 def load() -> None:

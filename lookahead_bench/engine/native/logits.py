@@ -7,11 +7,6 @@ import torch
 from lookahead_bench.engine.native.library import load
 
 
-def fits(dtype: torch.dtype) -> bool:
-    """Whether the kernel reads logits of this dtype."""
-    return dtype in (torch.float32, torch.bfloat16)
-
-
 def largest(logits: torch.Tensor, k: int) -> torch.Tensor:
     """Where the k largest of each row of ``logits`` [rows, vocabulary] are, largest first; int64 [rows, k].
 
