@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 from lookahead_bench.store import Results, load_results
+from lookahead_bench.tables import Tables
 from tests import kill_writer
 from tests.kill_writer import ROWS, STEPS
 
@@ -26,18 +27,19 @@ KILLS = 50
 
 
 @contextmanager
-def writers(results: Path, log: Path) -> Iterator[subprocess.Popen]:
-    command = [sys.executable, kill_writer.__file__, str(results), str(log)]
+def writers() -> Iterator[Callable[..., int]]:
+    """Runs a writer on (results, log, kill) and answers its exit status; see `kill_writer`."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, kill_writer.__file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        yield process
+
+        def run(results: Path, log: Path, kill: tuple[int, float] | None = None) -> int:
+            process.stdin.write(json.dumps([str(results), str(log), kill]) + "\n")
+            process.stdin.flush()
+            return int(process.stdout.readline())
+
+        yield run
         process.stdin.close()
-
-
-def start(process: subprocess.Popen) -> int:
-    process.stdin.write("\n")
-    process.stdin.flush()
-    return int(process.stdout.readline())
 
 
 def logged(log: Path) -> list[tuple[str, int]]:
@@ -50,8 +52,8 @@ def check_whole(rows: pd.DataFrame, steps: pd.DataFrame) -> set[int]:
     numbers = [int(tokens[0]) for tokens in rows["token_ids"]]
     assert len(numbers) == len(set(numbers))
     assert all(len(tokens) == STEPS + 1 for tokens in rows["token_ids"])
-    counts = steps.groupby(["cell_id", "prompt_id"]).size()
-    assert all(counts[cell, prompt] == STEPS for cell, prompt in zip(rows["cell_id"], rows["prompt_id"]))
+    counts = steps.groupby(["cell_id", "prompt_id"]).size().to_dict()
+    assert all(counts[key] == STEPS for key in zip(rows["cell_id"], rows["prompt_id"]))
     return set(numbers)
 
 
@@ -69,34 +71,27 @@ def in_order(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def test_fifty_kills_lose_nothing_repeat_nothing_and_end_in_the_same_summary(tmp_path):
-    delays, killed_in_between = random.Random(0), 0
+    instants, killed_in_between = random.Random(0), 0
     log = tmp_path / "log"
-    with writers(tmp_path / "killed", log) as process:
+    with writers() as run:
         for _ in range(KILLS):
-            writer = start(process)
-            time.sleep(delays.uniform(0, 0.12))
-            os.kill(writer, signal.SIGKILL)
-            assert int(process.stdout.readline()) in (0, -signal.SIGKILL)
-            done = {number for word, number in logged(log) if word == "done"}
-            if (tmp_path / "killed" / "kill").is_dir() and list((tmp_path / "killed").glob("kill/*/rows.parquet")):
+            status = run(tmp_path / "killed", log, (instants.randrange(4), instants.random()))
+            assert status in (0, -signal.SIGALRM)
+            if list((tmp_path / "killed").glob("kill/*/rows.parquet")):
                 folder = run_folder(tmp_path / "killed")
                 # Each file by itself is whole, and what the rows say is in the steps.
                 check_whole(pd.read_parquet(folder / "rows.parquet"), pd.read_parquet(folder / "steps.parquet"))
-                results = load_results(folder)
-                found = check_whole(results.rows, results.steps)
-                assert done <= found
-                killed_in_between += 0 < len(found) < ROWS
-        start(process)
-        assert int(process.stdout.readline()) == 0
-    assert killed_in_between > KILLS // 5
+                found = check_whole(*Tables.read(folder)[0].frames())
+                assert {number for word, number in logged(log) if word == "done"} <= found
+                killed_in_between += status != 0 and 0 < len(found) < ROWS
+        assert run(tmp_path / "killed", log) == 0
+        assert run(tmp_path / "undisturbed", tmp_path / "other log") == 0
+    assert killed_in_between > KILLS // 2
     events = logged(log)
     done_again = [event for place, event in enumerate(events) if event[0] == "do" and ("done", event[1]) in events[:place]]
     assert done_again == []
     assert max(Counter(number for word, number in events if word == "done").values()) == 1
 
-    with writers(tmp_path / "undisturbed", tmp_path / "other log") as process:
-        start(process)
-        assert int(process.stdout.readline()) == 0
     resumed, undisturbed = (load_results(run_folder(tmp_path / name)) for name in ("killed", "undisturbed"))
     assert len(resumed.rows) == ROWS
     for found, expected in zip(in_order(resumed), in_order(undisturbed)):
