@@ -9,6 +9,9 @@ import pandas as pd
 import pytest
 
 from lookahead_bench.regress.__main__ import main
+from lookahead_bench.regress.compare import compare
+from lookahead_bench.regress.plots import _lines
+from lookahead_bench.store import load_results
 from tests.example_results import BASELINES, store_run
 
 pytestmark = pytest.mark.unit
@@ -136,6 +139,63 @@ def test_the_history_grows_by_a_run_once_and_is_drawn(baseline, tmp_path, capsys
     again = pd.read_csv(history)
     assert len(again) == len(known) and again["step_compression"].sum() > known["step_compression"].sum()
     assert (tmp_path / "out" / "trend.png").stat().st_size > 10_000
+
+
+def loaded(row: dict) -> dict:
+    """Half of the prompts alone, the others four at once; with four, plain decoding is half as fast and goes on otherwise."""
+    if row["prompt_tokens"] % 2:
+        return row
+    seconds = {"vllm": 2.0, "vllm_control": 2.0}.get(row["strategy"], 1.0) * row["decode_seconds"]
+    return row | {"cell_id": row["cell_id"] + "-4", "concurrency": 4, "decode_seconds": seconds}
+
+
+def test_each_number_of_requests_at_once_has_a_baseline_of_its_own(tmp_path, capsys):
+    def later(row: dict) -> dict:
+        row = loaded(row)
+        if row["concurrency"] == 4 and row["strategy"] == "lookahead":
+            return row | {"decode_seconds": 1.5 * row["decode_seconds"]}
+        if row["concurrency"] == 4 and row["prompt_tokens"] == 100:
+            return row | {"token_ids": [*row["token_ids"][:-1], 7]}
+        return row
+
+    before, after = stored(tmp_path / "a", loaded), stored(tmp_path / "b", later, {"cpu": {"model": "two", "usable_cores": 8}})
+    comparison = compare(load_results(before), load_results(after))
+    found = {(cell.dataset, cell.label): cell for cell in comparison.cells}
+    # Against the other number's baseline the speed-up would have changed by another factor.
+    assert found["humaneval", "lookahead W5 N3 G5, 4 at once"].change == pytest.approx(1 / 1.5, rel=1e-6)
+    assert found["humaneval", "lookahead W5 N3 G5, 4 at once"].speed == "slower"
+    assert found["humaneval", "lookahead W5 N3 G5, 1 at once"].change == pytest.approx(1)
+    # What plain decoding does with four at once concerns only those.
+    assert found["humaneval", "autoregressive, 1 at once"].outputs == 6
+    assert found["humaneval", "autoregressive, 4 at once"].outputs == 5
+    assert any(note.startswith("humaneval, 4 at once: plain decoding itself") for note in comparison.notes)
+    assert not any(note.startswith(("humaneval: plain", "humaneval, 1 at once: plain")) for note in comparison.notes)
+
+
+def test_no_trend_is_promised_where_none_is_drawn(tmp_path, capsys):
+    plain = stored(tmp_path, methods=BASELINES[:1])
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "trend.png").write_text("of an earlier comparison")
+    status, shown = judged(plain, plain, capsys, "--out", str(out))
+    assert status == 0 and "trend.png" not in shown and not (out / "trend.png").exists()
+    for line in shown.splitlines():
+        assert not line.startswith(str(out)) or Path(line).is_file()
+
+
+def test_other_settings_are_no_line_of_the_history(baseline, tmp_path, capsys):
+    """The same label with other parameters, or other tokens, is other work."""
+    history = tmp_path / "history.csv"
+    other = stored(tmp_path, lambda row: row | {"max_new_tokens": 99}, {"started_at": "2026-02-01"}, sweep="other")
+    for run in (baseline, other):
+        judged(run, run, capsys, "--history", str(history), "--out", str(tmp_path / "out"))
+    known = pd.read_csv(history)
+    labels = _lines(known[known["label"] == "lookahead W5 N3 G5"])
+    assert labels == ["lookahead W5 N3 G5"] * 2 + ["lookahead W5 N3 G5 (other settings, 2)"] * 2
+    # A history of an earlier version goes on.
+    known.drop(columns="work").to_csv(history, index=False)
+    assert judged(other, other, capsys, "--history", str(history), "--out", str(tmp_path / "out"))[0] == 0
+    assert len(pd.read_csv(history)) == len(known)
 
 
 def test_bad_input_is_one_line_and_status_2(baseline, tmp_path, capsys):

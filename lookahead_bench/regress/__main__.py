@@ -39,15 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         passed, _ = verdict(comparison, given.exact_only)
         text = markdown(comparison, str(before.folder), str(after.folder), given.exact_only)
         replace(out / "regress.md", text.encode())
-        plots.before_after(comparison, out / "before_after.png")
+        written = [out / "regress.md", plots.before_after(comparison, out / "before_after.png")]
         machine = history.loc[history["run"] == name_of(after), "machine"].iloc[0]
-        plots.trend(history, machine, out / "trend.png")
+        written.append(plots.trend(history, machine, out / "trend.png"))
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(text)
-    for name in ("regress.md", "before_after.png", "trend.png"):
-        print(out / name)
+    for path in filter(None, written):
+        print(path)
     return 0 if passed else 1
 
 

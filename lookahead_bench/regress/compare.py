@@ -15,7 +15,7 @@ import pandas as pd
 from lookahead_bench.errors import InputError
 from lookahead_bench.provenance import machine_of
 from lookahead_bench.report.words import SEVERITY, cell_labels, plural
-from lookahead_bench.stats import CONTROL, NO_CONTROL, change_interval, clusters, verdict
+from lookahead_bench.stats import CONTROL, NO_CONTROL, SETTINGS, change_interval, clusters, verdict
 from lookahead_bench.store import Results
 
 SAME_CELL = (
@@ -116,9 +116,18 @@ def compare(before: Results, after: Results, seed: int = 0) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
+    """A cell of one run.
+
+    Attributes:
+        place: what it has in common with the baseline that it is compared with, by SETTINGS.
+        setting: that in words, as far as it differs within the run: "humaneval, 4 at once".
+    """
+
     dataset: str
     label: str
     strategy: str
+    place: tuple[object, ...]
+    setting: str
     rows: pd.DataFrame
     line: pd.Series
 
@@ -126,15 +135,23 @@ class _Cell:
     def name(self) -> str:
         return f"{self.dataset}, {self.label}"
 
+    @property
+    def is_baseline(self) -> bool:
+        return bool(self.line["is_baseline"])
+
 
 def _cells(results: Results) -> dict[tuple[object, ...], _Cell]:
     rows = {cell_id: rows for cell_id, rows in results.rows.groupby("cell_id", sort=False)}
+    several = {name for name in SETTINGS if results.rows[name].nunique() > 1}
     cells = {}
     for label, (_, line) in zip(cell_labels(results.summary), results.summary.iterrows(), strict=True):
         own = rows[line["cell_id"]]
         first = own.iloc[0]
         key = tuple(first[name] for name in SAME_CELL)
-        cells[key] = _Cell(line["dataset"], label, line["strategy"], own, line)
+        place = tuple(first[name] for name in SETTINGS)
+        words = {"dtype": first["dtype"], "concurrency": f"{first['concurrency']} at once"}
+        setting = ", ".join([line["dataset"], *(words[name] for name in words if name in several)])
+        cells[key] = _Cell(line["dataset"], label, line["strategy"], place, setting, own, line)
     return cells
 
 
@@ -144,35 +161,28 @@ class _Judge:
     def __init__(self, old: dict, new: dict, same_setup: bool, seed: int) -> None:
         self._old, self._new, self._same_setup, self._seed = old, new, same_setup, seed
         self.moved: dict[str, int] = {}
-        self._baselines = {
-            cell.dataset: (cell, new[key])
-            for key, cell in old.items()
-            if key in new and bool(cell.line["is_baseline"])
-        }
-        self._alike = {dataset: self._alike_prompts(dataset) for dataset in self._baselines}
+        self._baselines = {cell.place: (cell, new[key]) for key, cell in old.items() if key in new and cell.is_baseline}
+        self._alike = {place: self._alike_prompts(*pair) for place, pair in self._baselines.items()}
         self._reach = {
-            cell.dataset: self._change_of(key)[1:3]
-            for key, cell in old.items()
-            if key in new and cell.strategy == CONTROL
+            cell.place: self._change_of(key)[1:3] for key, cell in old.items() if key in new and cell.strategy == CONTROL
         }
 
-    def _alike_prompts(self, dataset: str) -> pd.DataFrame | None:
+    def _alike_prompts(self, old: _Cell, new: _Cell) -> pd.DataFrame:
         """Turns of prompts that plain decoding continues alike in both runs; counts the others."""
-        before, after = (_good(cell.rows) for cell in self._baselines[dataset])
-        pairs = before.merge(after, on=_UNIT, suffixes=("", "_after"))
+        pairs = _good(old.rows).merge(_good(new.rows), on=_UNIT, suffixes=("", "_after"))
         same = [list(a) == list(b) for a, b in zip(pairs["token_ids"], pairs["token_ids_after"])]
-        self.moved[dataset] = len(same) - sum(same)
+        self.moved[old.setting] = len(same) - sum(same)
         return pairs.loc[same, ["prompt_id", "turn"]].drop_duplicates()
 
     def change(self, key: tuple[object, ...]) -> CellChange:
         old, new = self._old[key], self._new[key]
         pairs = _good(old.rows).merge(_good(new.rows), on=_UNIT, suffixes=("", "_after"))
-        alike = self._alike.get(old.dataset)
-        if alike is not None and not bool(old.line["is_baseline"]):
+        alike = self._alike.get(old.place)
+        if alike is not None and not old.is_baseline:
             pairs = pairs.merge(alike, on=["prompt_id", "turn"])
         worse, better = self._exact(old, new, pairs)
         ratio, low, high, prompts = self._change_of(key)
-        speed = "" if bool(old.line["is_baseline"]) else verdict(low, high, prompts, self._reach.get(old.dataset, NO_CONTROL))
+        speed = "" if old.is_baseline else verdict(low, high, prompts, self._reach.get(old.place, NO_CONTROL))
         return CellChange(
             dataset=old.dataset,
             label=old.label,
@@ -213,14 +223,14 @@ class _Judge:
 
     def _counts(self, cell: _Cell) -> bool:
         """Whether other tokens are a fault: not where plain decoding moved because the setting did."""
-        return self._same_setup or not bool(cell.line["is_baseline"])
+        return self._same_setup or not cell.is_baseline
 
     def _change_of(self, key: tuple[object, ...]) -> tuple[float, float, float, int]:
         """Factor of the speed-up's change, its interval, and the prompts behind it."""
         old, new = self._old[key], self._new[key]
-        if old.dataset not in self._baselines:
+        if old.place not in self._baselines:
             return np.nan, np.nan, np.nan, 0
-        base_old, base_new = self._baselines[old.dataset]
+        base_old, base_new = self._baselines[old.place]
         sums = [clusters(old.rows, base_old.rows), clusters(new.rows, base_new.rows)]
         prompts = sums[0].index.intersection(sums[1].index)
         if prompts.empty:
@@ -280,7 +290,7 @@ def _notes(before: Results, after: Results, same_machine: bool, judge: _Judge) -
     for name, old, new in zip(_RESULT_VERSIONS, _versions(before), _versions(after)):
         if old != new:
             notes.append(f"{name} {old} → {new}.")
-    for dataset, count in judge.moved.items():
+    for setting, count in judge.moved.items():
         if count:
-            notes.append(f"{dataset}: plain decoding itself gives other tokens on {plural(count, 'output')}; they are left out.")
+            notes.append(f"{setting}: plain decoding itself gives other tokens on {plural(count, 'output')}; they are left out.")
     return notes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -9,13 +11,15 @@ import pandas as pd
 from lookahead_bench.errors import InputError
 from lookahead_bench.files import replace
 from lookahead_bench.provenance import machine_of
+from lookahead_bench.regress.compare import SAME_CELL
 from lookahead_bench.report.words import cell_labels
 from lookahead_bench.store import Results
 
 COLUMNS = (
-    "run", "started_at", "commit", "machine", "dataset", "label", "is_baseline", "speedup", "speedup_low", "speedup_high",
+    "run", "started_at", "commit", "machine", "dataset", "label", "work", "is_baseline", "speedup", "speedup_low", "speedup_high",
     "step_compression", "step_cost", "equivalence_rate",
 )  # fmt: skip
+"""``work``: a hash of what SAME_CELL names but the data set; equal for cells whose figures belong on one line."""
 
 
 def add_runs(path: Path, runs: list[Results]) -> pd.DataFrame:
@@ -45,9 +49,11 @@ def _read(path: Path) -> pd.DataFrame:
     if not path.is_file():
         return pd.DataFrame(columns=list(COLUMNS))
     try:
-        history = pd.read_csv(path, keep_default_na=True)
+        history = pd.read_csv(path, dtype=dict.fromkeys(("run", "commit", "label", "work"), str))
     except ValueError as error:
         raise InputError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+    # Histories of earlier versions don't say which settings a line had.
+    history = history.assign(work="") if "work" not in history else history
     if missing := [name for name in COLUMNS if name not in history]:
         raise InputError(f"{path}: must have the column {missing[0]}, as a history has")
     return history
@@ -55,6 +61,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _lines(run: Results) -> pd.DataFrame:
     summary = run.summary
+    works = {cell_id: _work(cell.iloc[0]) for cell_id, cell in run.rows.groupby("cell_id")}
     processor, cores, gpus = machine_of(run.provenance)
     own = {
         "run": name_of(run),
@@ -62,5 +69,11 @@ def _lines(run: Results) -> pd.DataFrame:
         "commit": (run.provenance.get("git") or {}).get("commit") or "",
         "machine": " ".join(map(str, (processor, cores, *gpus))),
         "label": cell_labels(summary),
+        "work": [works[cell_id] for cell_id in summary["cell_id"]],
     }
     return summary.assign(**own)[list(COLUMNS)]
+
+
+def _work(row: pd.Series) -> str:
+    settings = [row[name] for name in SAME_CELL if name != "dataset"]
+    return hashlib.sha256(json.dumps(settings, default=str).encode()).hexdigest()[:8]

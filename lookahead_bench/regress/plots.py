@@ -11,8 +11,8 @@ from lookahead_bench.regress.compare import Comparison
 from lookahead_bench.report import style
 
 
-def before_after(comparison: Comparison, path: Path) -> None:
-    """Speed-up and S of every cell before (hollow) and after (filled), a line of panels per data set."""
+def before_after(comparison: Comparison, path: Path) -> Path:
+    """Speed-up and S of every cell before (hollow) and after (filled), a line of panels per data set; returns ``path``."""
     datasets = list(dict.fromkeys(cell.dataset for cell in comparison.cells))
     most = max(sum(cell.dataset == dataset for cell in comparison.cells) for dataset in datasets)
     with style.applied():
@@ -35,32 +35,57 @@ def before_after(comparison: Comparison, path: Path) -> None:
             line[0].set_title(dataset)
         style.legend_below(figure, grid[0][0])
         figure.savefig(path)
+    return path
 
 
-def trend(history: pd.DataFrame, machine: str, path: Path) -> None:
-    """Speed-up of every method over the runs of one machine, with intervals, a panel per data set."""
-    own = history[(history["machine"] == machine) & ~history["is_baseline"].astype(bool)]
+def trend(history: pd.DataFrame, machine: str, path: Path) -> Path | None:
+    """Speed-up with intervals, and S below, of every method over the runs of one machine; a column of panels per data set.
+
+    Returns ``path``, or None, with no file there, if that machine has nothing to show.
+    """
+    path.unlink(missing_ok=True)
+    own = history[(history["machine"] == machine) & ~history["is_baseline"].astype(bool)].dropna(subset="speedup")
     runs = list(dict.fromkeys(own["run"]))
     datasets = list(dict.fromkeys(own["dataset"]))
     if not datasets:
-        return
+        return None
+    own = own.assign(line=_lines(own))
     with style.applied():
-        figure, (line,) = style.panels(1, len(datasets), 2.0 + 4.6 * len(datasets), 4.8)
-        looks = dict(zip(dict.fromkeys(own["label"]), style.looks(), strict=False))
-        for panel, dataset in zip(line, datasets, strict=True):
-            panel.axhline(1.0, color=style.REFERENCE, linewidth=1.2)
-            groups = own[own["dataset"] == dataset].groupby("label", sort=False)
-            for shift, (label, cells) in zip(np.linspace(-0.15, 0.15, groups.ngroups), groups):
+        figure, grid = style.panels(2, len(datasets), 2.0 + 4.6 * len(datasets), 7.6)
+        looks = dict(zip(dict.fromkeys(own["line"]), style.looks(), strict=False))
+        for (upper, lower), dataset in zip(zip(*grid), datasets, strict=True):
+            groups = own[own["dataset"] == dataset].groupby("line", sort=False)
+            for shift, (line, cells) in zip(np.linspace(-0.15, 0.15, groups.ngroups), groups):
                 values = cells[["speedup", "speedup_low", "speedup_high"]].to_numpy(float)
                 reach = np.abs(values[:, 1:] - values[:, :1]).T
                 places = [runs.index(run) + shift for run in cells["run"]]
-                panel.errorbar(places, values[:, 0], reach, label=label, capsize=3, **looks[label])
-            panel.set_xlim(-0.5, len(runs) - 0.5)
-            panel.set_xticks(range(len(runs)), [_name(own, run) for run in runs], rotation=30, ha="right")
-            panel.set_title(dataset)
-            panel.set_ylabel("speed-up over plain decoding (×)")
-        style.legend_below(figure, line[0])
+                upper.errorbar(places, values[:, 0], reach, label=line, capsize=3, **looks[line])
+                lower.plot(places, cells["step_compression"].astype(float), **looks[line])
+            for panel in (upper, lower):
+                panel.axhline(1.0, color=style.REFERENCE, linewidth=1.2)
+                panel.set_xlim(-0.5, len(runs) - 0.5)
+                panel.set_xticks(range(len(runs)), [_name(own, run) for run in runs], rotation=30, ha="right")
+            upper.tick_params(labelbottom=False)
+            upper.set_title(dataset)
+            upper.set_ylabel("speed-up over plain decoding (×)")
+            lower.set_ylabel("S (tokens per step)")
+        style.legend_below(figure, *grid[0])
+        figure.suptitle(f"History on {machine}")
         figure.savefig(path)
+    return path
+
+
+def _lines(cells: pd.DataFrame) -> list[str]:
+    """A name per cell: its label, numbered where the same label stands for other work."""
+    known: dict[str, list[object]] = {}
+    names = []
+    for label, work in zip(cells["label"], cells["work"].fillna("")):
+        works = known.setdefault(label, [])
+        if work not in works:
+            works.append(work)
+        number = works.index(work) + 1
+        names.append(label if number == 1 else f"{label} (other settings, {number})")
+    return names
 
 
 def _name(history: pd.DataFrame, run: str) -> str:
