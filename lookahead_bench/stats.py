@@ -51,12 +51,10 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
             (same prompt, turn and repeat); ``speedup_low``, ``speedup_high``: its 95 % interval,
             bootstrapped over prompts.
         speedup_mean: mean over those rows of the row's own ratio.
-        verdict: ``faster``, ``slower`` or ``can't tell`` (the interval reaches 1, or what plain
-            decoding in a second process came to, or there are fewer than MIN_PROMPTS prompts);
-            "" for the baseline itself.
-        step_compression: decode tokens per decoding step, S.
-        step_cost: decode seconds per step over the baseline's, c; speedup = S / c where both
-            emitted the same tokens.
+        verdict: ``faster``, ``slower`` or ``can't tell``, see `verdict`; "" for the baseline itself.
+        step_compression: decode tokens per decoding step, S, over the rows that the speed-up is taken of; without
+            a baseline over all that decoded something.
+        step_cost: decode seconds per step over the baseline's, over the same rows, c; speedup = S / c.
         checked, identical, near_ties, mismatches: rows by their verdict on the tokens;
             equivalence_rate: identical / checked.
         noise_floor, noise_verdict and the like: how often the baseline itself gives other tokens when it has
@@ -65,6 +63,7 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
         prompts, rows_measured, failures: prompts and rows without an error, rows with one.
         drafted, accepted: tokens; nodes_per_step: mean tokens in flight, the root included.
         prefill_seconds: median.
+        loaded_rows: rows without an error that were begun on a machine that something else had as well; NaN if unknown.
         problems_tested, pass_at_1 with its interval, passes_gained, passes_lost, answers_cut: see `pass_rates`.
         speedup_vs_stock and the like: against the best of the stock engine's drafters; see `rivals.stock_columns`.
         throughput and the like: what several requests in flight get and yield; see `load.load_columns`.
@@ -207,11 +206,13 @@ def verdict(low: float, high: float, prompts: int, control: tuple[float, float] 
         low, high: the interval.
         prompts: how many prompts are behind it.
         control: the same interval of plain decoding in a second process. Prompts are resampled,
-            processes are not, so what two equal processes differ by has to be exceeded as well.
+            processes are not, so what two equal processes differ by has to be exceeded as well, in both
+            directions: which of the two was the faster one is chance.
     """
-    if prompts >= MIN_PROMPTS and low > np.fmax(1.0, control[1]):
+    reach = np.fmax(1.0, np.fmax(control[1], 1 / control[0]))
+    if prompts >= MIN_PROMPTS and low > reach:
         return "faster"
-    if prompts >= MIN_PROMPTS and high < np.fmin(1.0, control[0]):
+    if prompts >= MIN_PROMPTS and high < 1 / reach:
         return "slower"
     return "can't tell"
 
@@ -233,17 +234,22 @@ def _line(
     good = cell[cell["error"].isna()]
     timed = timed_rows(cell)
     tokens, seconds, steps = (timed[name].sum() for name in ("tokens", "seconds", "steps"))
+    pairs = _paired(timed, baseline) if baseline is not None else timed.iloc[:0]
+    # S and c, and with them the speed-up, are of the same rows.
+    counted = timed if pairs.empty else pairs
     kinds = good["equivalence"].value_counts()
     identical, near_ties, mismatches = (int(kinds.get(k, 0)) for k in ("identical", "near_tie", "mismatch"))
     checked = identical + near_ties + mismatches
     drafted = float(good["drafted_tokens"].fillna(0).sum())
     failures = len(cell) - len(good)
+    loaded = good["loaded"].dropna() if "loaded" in good else good.iloc[:0]
+    loaded_rows = int(loaded.sum()) if len(loaded) else np.nan
     return {
         **{name: first[name] for name in _DESCRIBING},
         "tokens_per_second": _divide(tokens, seconds),
         "tokens_per_second_mean": (timed["tokens"] / timed["seconds"]).mean(),
         **_against(timed, baseline, bool(first["is_baseline"]), seed, control),
-        "step_compression": _divide(tokens, steps),
+        "step_compression": _divide(counted["tokens"].sum(), counted["steps"].sum()),
         "checked": checked,
         "identical": identical,
         "near_ties": near_ties,
@@ -258,7 +264,8 @@ def _line(
         "nodes_per_step": float(nodes),
         "prefill_seconds": good["prefill_seconds"].median(),
         **pass_rates(cell, baseline),
-        "note": _note(str(first["strategy"]), failures, len(cell), mismatches, steps, drafted),
+        "loaded_rows": loaded_rows,
+        "note": _note(str(first["strategy"]), failures, len(cell), mismatches, steps, drafted, is_loaded(loaded_rows, len(good))),
     }
 
 
@@ -313,7 +320,14 @@ def timed_rows(cell: pd.DataFrame) -> pd.DataFrame:
     return timed[cell["error"].isna() & measured]
 
 
-def _note(strategy: str, failures: int, rows: int, mismatches: int, steps: float, drafted: float) -> str:
+def is_loaded(loaded_rows: float, rows: int) -> bool:
+    """Whether a cell counts as measured on a loaded machine: most of its rows were."""
+    return loaded_rows > rows / 2
+
+
+def _note(
+    strategy: str, failures: int, rows: int, mismatches: int, steps: float, drafted: float, loaded: bool
+) -> str:
     notes = []
     if failures:
         notes.append(f"{failures} of {rows} requests failed")
@@ -321,6 +335,8 @@ def _note(strategy: str, failures: int, rows: int, mismatches: int, steps: float
         notes.append(f"{mismatches} outputs differ from plain decoding")
     if drafted_nothing([strategy], steps, drafted):
         notes.append("drafted nothing")
+    if loaded:
+        notes.append("measured on a loaded machine")
     return "; ".join(notes)
 
 

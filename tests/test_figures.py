@@ -74,6 +74,14 @@ def test_parts_of_a_step_make_up_the_whole(results):
     assert set(data.loc[data["name"] == "vllm", "part"]) == {"not split (stock)"}
 
 
+def test_parts_that_are_more_than_the_whole_are_shown_as_such(results):
+    steps = results.steps.assign(forward_seconds=1.5 * results.steps["seconds"])
+    drawing = plots.step_time(replace(results, steps=steps))
+    cell = drawing.data[(drawing.data["name"] == "autoregressive") & (drawing.data["dataset"] == "humaneval")]
+    assert cell.set_index("part")["milliseconds"]["rest"] < 0 and cell["share"].sum() == pytest.approx(1)
+    assert drawing.figure.axes[0].get_xlim()[0] < 0
+
+
 def test_timeline_gives_each_token_the_step_that_brought_it(results):
     drawing = plots.step_timeline(results)
     data = drawing.data

@@ -155,8 +155,15 @@ def test_words_of_a_good_run(good):
     compared = (len(METHODS) - 1) * 2 * example_results.PROMPTS
     assert outputs == f"Outputs: all {compared} equal plain decoding's, token by token."
     assert all("contains 1.0, as it should" in sentence for sentence in words.control(good))
-    assert "differs from itself on 0% of the prompts" in words.noise_floor(good)[0]
+    assert "differs from itself on 0% of the prompts: the noise floor" in words.noise_floor(good)[0]
     assert words.warnings(good) == words.mismatches(good) == words.failures(good) == []
+
+
+def test_the_noise_floor_is_a_share_of_passes(good):
+    summary = good.summary.assign(noise_floor=0.25, noise_passes=32)
+    assert words.noise_floor(replace(good, summary=summary))[0].startswith(
+        "humaneval: plain decoding differs from itself in 25% of 32 passes: the noise floor."
+    )
 
 
 def test_biased_control_is_said(good):
@@ -188,6 +195,25 @@ def test_few_prompts_and_a_busy_machine_are_warned_of(tmp_path):
     assert "loaded by something else (median load 9.0 on 2 cores)" in warnings
     assert "(8 prompts)" in words.noise_floor(results)[0]
     assert "can't tell" in printed(results) and "nan" not in printed(results)
+
+
+@pytest.mark.parametrize("loaded, marked", [(0, False), (3, False), (4, True)])
+def test_a_cell_that_was_measured_on_a_loaded_machine_is_marked(tmp_path, loaded, marked):
+    busy = [f"HumanEval/{number}" for number in range(loaded)]
+    results = store_run(
+        tmp_path,
+        prompts=6,
+        change=lambda row: row | {"loaded": row["strategy"] == "vllm_control" and row["prompt_id"] in busy},
+    )
+    cells = results.summary.set_index("cell_id")
+    assert cells["loaded_rows"].sum() == cells.loc["humaneval-vllm_control", "loaded_rows"] == loaded
+    notes = cells.loc[cells["note"] != "", "note"].to_dict()
+    assert notes == ({"humaneval-vllm_control": "measured on a loaded machine"} if marked else {})
+    said, shown = " ".join(words.warnings(results)), " ".join(printed(results).split())
+    warning = "humaneval: vllm_control was measured on a machine that was loaded by something else (4 of 6 rows)"
+    assert (warning in said) == marked
+    for page in (shown, render(results)):
+        assert page.count("vllm_control (loaded)") == page.count("(loaded): something else had the machine") == marked
 
 
 def test_equivalence_counts_the_worst_repeat_of_a_prompt(good):

@@ -89,6 +89,22 @@ def test_failures_are_counted_and_take_no_part():
     assert "1 of 2 requests failed" in lookahead["note"]
 
 
+def test_what_a_failed_row_takes_away_is_missing_everywhere():
+    """S, c and the speed-up are of the same rows, so that S / c is the speed-up whatever fails on which side."""
+    gone = {"error": "gone", "equivalence": "unchecked", "prefill_seconds": None}
+    rows = [make_row("base", str(p), 11 + 4 * p, 1.0 + p, 10 + 4 * p) for p in range(4)]
+    rows += [make_row("la", str(p), 11 + 4 * p, 0.3 + 0.5 * p, 4 + p) for p in range(4)]
+    rows[0] |= gone | dict.fromkeys(("new_tokens", "decode_steps", "decode_seconds"))
+    rows[-1] |= gone | dict.fromkeys(("new_tokens", "decode_steps", "decode_seconds"))
+    lookahead = summary_of(*rows).loc["la"]
+    assert lookahead["step_compression"] == pytest.approx((14 + 18) / (5 + 6))
+    assert lookahead["step_cost"] == pytest.approx((0.8 + 1.3) / (5 + 6) / ((2 + 3) / (14 + 18)))
+    assert lookahead["speedup"] == pytest.approx((5 / (14 + 18)) / ((0.8 + 1.3) / (14 + 18)))
+    assert lookahead["speedup"] == pytest.approx(lookahead["step_compression"] / lookahead["step_cost"])
+    # With nothing to compare with, all that was decoded counts.
+    assert summary_of(*rows[4:]).loc["la", "step_compression"] == pytest.approx((10 + 14 + 18) / (4 + 5 + 6))
+
+
 def test_outputs_of_one_token_have_no_rate():
     summary = summary_of(make_row("base", "a", 1, 0.0, 0), make_row("la", "a", 1, 0.0, 0))
     for cell in ("base", "la"):
@@ -172,6 +188,11 @@ def test_verdicts():
     assert verdict(1.01, 1.2, MIN_PROMPTS, (1.0, 1.05)) == "can't tell"
     assert verdict(1.06, 1.2, MIN_PROMPTS, (1.0, 1.05)) == "faster"
     assert verdict(0.8, 0.98, MIN_PROMPTS, (0.97, 1.0)) == "can't tell"
+    # It is chance which of the two was the slower one: what happened downwards could have happened upwards.
+    assert verdict(1.05, 1.2, MIN_PROMPTS, (0.9, 0.95)) == "can't tell"
+    assert verdict(1.12, 1.2, MIN_PROMPTS, (0.9, 0.95)) == "faster"
+    assert verdict(0.8, 0.95, MIN_PROMPTS, (1.05, 1.1)) == "can't tell"
+    assert verdict(0.8, 0.9, MIN_PROMPTS, (1.05, 1.1)) == "slower"
     assert verdict(0.8, 0.98, MIN_PROMPTS, (np.nan, np.nan)) == "slower"
 
 

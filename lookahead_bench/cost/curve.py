@@ -39,7 +39,7 @@ def cost_table(rows: pd.DataFrame, steps: pd.DataFrame, seed: int = 0) -> pd.Dat
     """
     fillers = rows[(rows["strategy"] == INSTRUMENT) & rows["error"].isna()]
     measured = pd.concat([_sized(steps, row) for row in fillers.to_dict("records")] or [pd.DataFrame(columns=[*_GROUP, *_ROUND])])
-    stock = _stock_seconds(rows)
+    stock = _stock_seconds(rows, steps)
     lines = []
     for group, of_group in measured.groupby(_GROUP, sort=True):
         by_round = of_group.pivot_table(index=_ROUND, columns="in_flight", values="seconds")
@@ -90,11 +90,11 @@ def _sized(steps: pd.DataFrame, row: dict[str, object]) -> pd.DataFrame:
     return own[whole].assign(in_flight=own["asked"])[[*_GROUP, *_ROUND, "in_flight", "seconds"]]
 
 
-def _stock_seconds(rows: pd.DataFrame) -> dict[tuple[str, int], float]:
-    """Seconds of a step of plain stock decoding by dtype and context, median over requests."""
-    plain = rows[rows["is_baseline"] & rows["error"].isna() & (rows["decode_steps"] > 0)]
-    per_step = (plain["decode_seconds"] / plain["decode_steps"]).astype(float)
-    return per_step.groupby([plain["dtype"], plain["prompt_tokens"].astype(int)]).median().to_dict()
+def _stock_seconds(rows: pd.DataFrame, steps: pd.DataFrame) -> dict[tuple[str, int], float]:
+    """Seconds of a step of plain stock decoding by dtype and context: the median over steps, as for the drafts' sizes."""
+    plain = rows[rows["is_baseline"] & rows["error"].isna()]
+    own = steps.merge(plain[["cell_id", "prompt_id", "repeat", "dtype", "prompt_tokens"]], on=["cell_id", "prompt_id", "repeat"])
+    return own.groupby(["dtype", own["prompt_tokens"].astype(int)])["seconds"].median().to_dict()
 
 
 def _ratio(seconds: np.ndarray, plain: np.ndarray, seed: int) -> dict[str, float]:

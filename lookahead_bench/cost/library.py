@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,7 @@ def save_curves(table: pd.DataFrame, plan: Plan, model: ModelSource, folder: Pat
             "run": folder.name,
             "measured_at": provenance.now(),
             "curves": {str(context): points(lines) for context, lines in own.groupby("context")},
+            "plain_over_stock": {str(context): _plain_over_stock(lines) for context, lines in own.groupby("context")},
         }
         path = _path(found, model.name, results_dir)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,6 +126,35 @@ def read_curve(path: Path, context: int) -> Points:
         return [[int(size), float(cost)] for size, cost in curves[nearest]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: must be a file of curves as +sweep=cost writes it ({type(error).__name__})") from error
+
+
+def read_stock_costs(path: Path) -> dict[int, Points]:
+    """What a step costs by its size against a plain step of stock decoding, by tokens of context.
+
+    A curve's own costs are relative to a plain step of the plug-in, which costs more than one of stock decoding.
+
+    Returns:
+        The contexts in which stock decoding was measured too; empty for a file of an earlier version.
+
+    Raises:
+        InputError: the file holds no curves.
+    """
+    try:
+        record = json.loads(path.read_text())
+        ratios = record.get("plain_over_stock") or {}
+        return {
+            int(context): [[int(size), float(cost) * ratios[context]] for size, cost in curve]
+            for context, curve in record["curves"].items()
+            if ratios.get(context)
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: must be a file of curves as +sweep=cost writes it ({type(error).__name__})") from error
+
+
+def _plain_over_stock(lines: pd.DataFrame) -> float | None:
+    """A plain step of the plug-in over one of stock decoding; None where that was not measured."""
+    ratio = float(lines.loc[lines["in_flight"] == 1, "stock_ratio"].iloc[0])
+    return round(ratio, 4) if isfinite(ratio) else None
 
 
 def _path(found: Circumstances, model: str, results_dir: Path) -> Path:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from lookahead_bench.stats import NO_DRAFTS_EXPECTED
+from lookahead_bench import provenance
+from lookahead_bench.stats import NO_DRAFTS_EXPECTED, is_loaded
 
 if TYPE_CHECKING:
     from lookahead_bench.store import Results
@@ -34,9 +35,8 @@ SEVERITY = ("identical", "near_tie", "unchecked", "mismatch")
 # Below this many prompts a data set's mean still moves a lot with the choice of prompts.
 FEW_PROMPTS = 10
 
-# The run itself keeps every core busy, which is a load of one per core. From this much more on
-# something else must have been at work beside it.
-FOREIGN_LOAD = 0.75
+LOADED = " (loaded)"
+"""Behind the name of a cell that was measured on a loaded machine."""
 
 
 def cell_labels(frame: pd.DataFrame) -> list[str]:
@@ -205,10 +205,10 @@ def noise_floor(results: Results) -> list[str]:
         if floor.empty:
             sentences.append(f"{about}: noise floor {said or 'not measured'}.")
             continue
-        sentences.append(
-            f"{about}: plain decoding differs from itself on {floor.iloc[0]:.0%} of the prompts"
-            f"{f' ({said})' if said else ''}: the noise floor."
-        )
+        # A run of an earlier version has one pass per prompt, and doesn't say how many.
+        passes = int(cells["noise_passes"].max()) if "noise_passes" in cells else 0
+        of = f"in {floor.iloc[0]:.0%} of {plural(passes, 'pass', 'passes')}" if passes else f"on {floor.iloc[0]:.0%} of the prompts"
+        sentences.append(f"{about}: plain decoding differs from itself {of}{f' ({said})' if said else ''}: the noise floor.")
         if "noise_verdict" in cells:
             differing = cells[(cells["divergence_rate"] > 0) & ~cells["is_baseline"]]
             sentences += [f"{about}: {name[cell['cell_id']]} {_judged(cell)}" for cell in differing.to_dict("records")]
@@ -297,16 +297,24 @@ def _pooled(results: Results) -> list[str]:
     return found
 
 
+def is_marked(cell: Cell) -> bool:
+    """Whether a summary's line is of a cell that was measured on a loaded machine; a run of an earlier version doesn't say."""
+    return is_loaded(cell.get("loaded_rows", float("nan")), cell["rows_measured"])
+
+
 def _busy(results: Results) -> list[str]:
-    """Whether something else had the machine while the run measured."""
+    """Whether something else had the machine while the run, or a cell of it, measured."""
     cores = (results.provenance.get("cpu") or {}).get("usable_cores")
     load = results.rows["load_average"].median()
     # Not the load before the run: it remembers a minute, so the run before this one as well.
-    if not cores or not load > cores + FOREIGN_LOAD:
-        return []
+    if cores and provenance.is_loaded(load, cores):
+        return [f"the machine was loaded by something else (median load {load:.1f} on {plural(cores, 'core')}); times may be wrong."]
+    name = labels(results)
     return [
-        f"the machine was loaded by something else (median load {load:.1f} on {plural(cores, 'core')}); "
-        "times may be wrong."
+        f"{cell['dataset']}: {name[cell['cell_id']]} was measured on a machine that was loaded by something else "
+        f"({int(cell['loaded_rows'])} of {plural(int(cell['rows_measured']), 'row')}); its times may be wrong."
+        for cell in results.summary.to_dict("records")
+        if is_marked(cell)
     ]
 
 

@@ -36,18 +36,20 @@ def step_time(results: Results) -> Drawing | None:
         table = data[data["dataset"] == dataset].pivot(index="name", columns="part", values="milliseconds").fillna(0)
         names = data.loc[data["dataset"] == dataset, "name"].drop_duplicates().head(MOST_BARS)[::-1]
         left = np.zeros(len(names))
+        below = np.zeros(len(names))
         for part in (*PARTS, WHOLE):
             values = table.reindex(names).get(part, pd.Series(0.0, names)).to_numpy(float)
             panel.barh(
-                range(len(names)), values, left=left, height=0.74, label=part, color=_COLOURS[part], hatch=_HATCHES[part],
+                range(len(names)), values, left=np.where(values < 0, below, left), height=0.74, label=part, color=_COLOURS[part], hatch=_HATCHES[part],
                 edgecolor="#333333", linewidth=0.6,
             )  # fmt: skip
-            left += values
-        for place, total in enumerate(left):
-            panel.annotate(f"{total:.1f}", (total, place), (5, 0), textcoords="offset points", va="center", fontsize=10)
+            left += np.maximum(values, 0)
+            below += np.minimum(values, 0)
+        for place, total in enumerate(left + below):
+            panel.annotate(f"{total:.1f}", (left[place], place), (5, 0), textcoords="offset points", va="center", fontsize=10)
         panel.set_yticks(range(len(names)), list(names))
         panel.set_ylim(-0.6, max(1, len(names)) - 0.4)
-        panel.set_xlim(0, 1.14 * left.max())
+        panel.set_xlim(1.14 * below.min(), 1.14 * left.max())
         panel.grid(False, axis="y")
         panel.set_xlabel("milliseconds per step, mean")
         panel.set_title(dataset)
@@ -68,7 +70,8 @@ def _data(results: Results) -> pd.DataFrame:
         mean = means.loc[cell["cell_id"]]
         parts = {part: mean[f"{part}_seconds"] for part in PARTS[:-1]}
         rest = mean["seconds"] - sum(parts.values())
-        parts = parts | {"rest": max(0.0, rest)} if cell["executor"] != "stock" else {WHOLE: mean["seconds"]}
+        # Below 0 only if the parts overlap or are not of these steps: then the figure has to show it.
+        parts = parts | {"rest": rest} if cell["executor"] != "stock" else {WHOLE: mean["seconds"]}
         for part, seconds in parts.items():
             lines.append((cell["dataset"], cell["name"], part, 1000 * seconds, seconds / mean["seconds"]))
     return pd.DataFrame(lines, columns=["dataset", "name", "part", "milliseconds", "share"])
