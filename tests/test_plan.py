@@ -68,6 +68,12 @@ def test_the_cells_are_the_baselines_and_the_sweep_each_once(argv, expected):
     assert labels(plan_of(*argv), "mt_bench") == BASELINES + expected
 
 
+def test_the_scaling_sweep_grows_window_and_branches_together():
+    plan = plan_of("+sweep=scaling", "sweep.variants.w16=null")
+    swept = [cell.strategy.parameters for cell in plan.cells if cell.dataset == "humaneval" and cell.label.startswith("w")]
+    assert [(p["window"], p["ngram"], p["branches"]) for p in swept] == [(size, 5, size) for size in (1, 2, 4, 8)]
+
+
 def test_a_grid_is_the_product_of_its_lists():
     plan = plan_of("+sweep=grid", "sweep.window=[1,2]", "sweep.ngram=[2,3]", "sweep.branches=[4,5]", "baselines=[]")
     assert labels(plan)[1:] == [f"lookahead W{w} N{n} G{g}" for w in (1, 2) for n in (2, 3) for g in (4, 5)]
