@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 from PIL import Image
 
 from lookahead_bench.report.html import write_html
 from lookahead_bench.report.plots import draw_all
+from lookahead_bench.stats import summarise
+from lookahead_bench.store import Results
 from tests.browser import CHROMIUM, browser
 from tests.example_results import METHODS, store_run
 
@@ -17,9 +21,26 @@ pytestmark = [pytest.mark.unit, pytest.mark.skipif(CHROMIUM is None, reason="no 
 DESKTOP, PHONE = 1280, 390
 
 
+def loaded_and_tested(results: Results) -> Results:
+    """The same run with every cell once more, four requests at once, and with answers that were run on tests."""
+    alone = results.rows.assign(
+        load_group=results.rows["prompt_tokens"], queued_seconds=0.0, passed=results.rows["prompt_tokens"].mod(2).eq(0)
+    )
+    # Four at once: the groups are of two, and lookahead's decoding takes three times as long.
+    slower = 1.0 + 2.0 * (alone["strategy"] == "lookahead")
+    loaded = alone.assign(
+        cell_id=alone["cell_id"] + "-4", concurrency=4, load_group=alone["load_group"] // 2,
+        decode_seconds=alone["decode_seconds"] * slower,
+    )  # fmt: skip
+    steps = results.steps.assign(emitted_at_seconds=results.steps["seconds"])
+    steps = pd.concat([steps, steps.assign(cell_id=steps["cell_id"] + "-4")], ignore_index=True)
+    rows = pd.concat([alone, loaded], ignore_index=True)
+    return replace(results, rows=rows, steps=steps, summary=summarise(rows, steps, seed=0))
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    results = store_run(tmp_path_factory.mktemp("run"), METHODS[:6], prompts=5)
+    results = loaded_and_tested(store_run(tmp_path_factory.mktemp("run"), METHODS[:5], prompts=5))
     draw_all(results)
     return write_html(results)
 
@@ -59,6 +80,24 @@ def test_verdict_comes_first_and_figures_after_the_table(report, page):
     page.open(report, DESKTOP)
     places = page.value("['.verdict', 'table', 'img', 'pre'].map(kind => document.querySelector(kind).getBoundingClientRect().top)")
     assert places == sorted(places)
+
+
+def test_page_has_the_tables_and_sentences_of_the_terminal(report, page):
+    page.open(report, DESKTOP)
+    titles = page.value("[...document.querySelectorAll('h2')].map(heading => heading.innerText)")
+    assert titles[titles.index("Results") :][:3] == ["Results", "Several requests at once", "Problems solved"]
+    captions = page.value("[...document.querySelectorAll('caption')].map(caption => caption.innerText)")
+    for dataset in ("humaneval", "mt_bench"):
+        for about in ("throughput of all requests together", "latency of a request, ms", "pass@1"):
+            assert f"{dataset}: {about}" in captions
+    line = page.value(
+        "[...document.querySelectorAll('table')].filter(table => table.innerText.startsWith('humaneval: pass@1'))[0]"
+        ".tBodies[0].rows[0].innerText"
+    )
+    assert line.split("\t")[:3] == ["vllm, 1 at once", "5", "60.0%"]
+    verdict = page.value("document.querySelector('.verdict').innerText")
+    assert "humaneval: lookahead W5 N3 G5 against plain decoding with as many requests at once: " in verdict
+    assert "humaneval: pass@1: vllm, 1 at once solves 60.0% of 5 problems" in verdict
 
 
 def test_what_leaves_a_page_would_be_seen(tmp_path, page):

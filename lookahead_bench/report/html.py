@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jinja2
 import yaml
 
-from lookahead_bench.report import plots, table, words
+from lookahead_bench.quality.words import pass_at_1
+from lookahead_bench.report import load, plots, solved, table, words
 from lookahead_bench.report.template import PAGE
 
 if TYPE_CHECKING:
@@ -33,13 +35,11 @@ def render(results: Results) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     return environment.from_string(PAGE).render(
         heading=f"{folder.parent.name}: run {folder.name}",
-        verdicts=words.verdicts(results) + words.against_stock(results),
+        verdicts=words.verdicts(results) + words.against_stock(results) + load.sentences(results) + pass_at_1(results.summary),
         warnings=words.warnings(results),
         wrong=[("Mismatches", words.mismatches(results)), ("Failures", words.failures(results))],
-        headings=table.headings(results),
         left=table.LEFT_ALIGNED,
-        tables=_tables(results),
-        legend=table.legend(results),
+        sections=_sections(results),
         trust=words.kernels(results) + words.control(results) + words.noise_floor(results),
         figures=_figures(folder / "plots"),
         config=yaml.safe_dump(results.config, sort_keys=False, allow_unicode=True),
@@ -47,11 +47,27 @@ def render(results: Results) -> str:
     )
 
 
-def _tables(results: Results) -> list[dict[str, object]]:
-    return [
-        {"title": table.title(str(dataset), results), "lines": table.lines(cells, results)}
-        for dataset, cells in results.summary.groupby("dataset", sort=False)
-    ]
+def _sections(results: Results) -> list[dict[str, object]]:
+    """What the page has tables of: title, tables, legend."""
+    by_dataset = [(str(dataset), cells) for dataset, cells in results.summary.groupby("dataset", sort=False)]
+    main = [_table(table.title(name, results), table.headings(results), table.lines(cells, results)) for name, cells in by_dataset]
+    sections = [{"title": "Results", "tables": main, "legend": table.legend(results)}]
+    if load.is_loaded(results):
+        several = [
+            _table(title, headings, lines)
+            for name, cells in by_dataset
+            for title, headings, lines in load.tables(name, cells)
+        ]
+        sections.append({"title": "Several requests at once", "tables": several, "legend": load.LEGEND})
+    if solved.has_passes(results):
+        passes = [_table(f"{name}: pass@1", solved.HEADINGS, lines) for name, cells in by_dataset if (lines := solved.lines(cells))]
+        sections.append({"title": "Problems solved", "tables": passes, "legend": solved.LEGEND})
+    return sections
+
+
+def _table(title: str, headings: Sequence[str], lines: list[tuple[str, ...]]) -> dict[str, object]:
+    kinds = [line[headings.index("verdict")] if "verdict" in headings else "" for line in lines]
+    return {"title": title, "headings": headings, "lines": list(zip(kinds, lines, strict=True))}
 
 
 def _figures(folder: Path) -> list[dict[str, str]]:

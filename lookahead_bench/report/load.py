@@ -105,15 +105,20 @@ def stops_paying(verdicts: Mapping[int, str]) -> str:
     return f"against plain decoding with as many requests at once: {', '.join(parts)}; {end}."
 
 
+def tables(dataset: str, cells: pd.DataFrame) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """One data set's two tables: title, headings, lines."""
+    return [
+        (f"{dataset}: throughput of all requests together", THROUGHPUT_HEADINGS, throughput_lines(cells)),
+        (f"{dataset}: latency of a request, ms", LATENCY_HEADINGS, latency_lines(cells)),
+    ]
+
+
 def print_load(results: Results, console: Console) -> None:
     """Print throughput and latency of each data set, if any cell had several requests at once."""
     if not is_loaded(results):
         return
     for dataset, cells in results.summary.groupby("dataset", sort=False):
-        for title, headings, lines in (
-            (f"{dataset}: throughput of all requests together", THROUGHPUT_HEADINGS, throughput_lines(cells)),
-            (f"{dataset}: latency of a request, ms", LATENCY_HEADINGS, latency_lines(cells)),
-        ):
+        for title, headings, lines in tables(str(dataset), cells):
             table = Table(
                 title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
             )

@@ -51,19 +51,21 @@ PAGE = """\
 {%- for line in lines %}<p>{{ line }}</p>{% endfor %}
 </div>
 {%- endfor %}
-<h2>Results</h2>
-{%- for table in tables %}
+{%- for section in sections %}
+<h2>{{ section.title }}</h2>
+{%- for table in section.tables %}
 <div class="wide"><table>
 <caption>{{ table.title }}</caption>
-<thead><tr>{% for heading in headings %}<th{% if heading in left %} class="left"{% endif %}>{{ heading }}</th>{% endfor %}</tr></thead>
+<thead><tr>{% for heading in table.headings %}<th{% if heading in left %} class="left"{% endif %}>{{ heading }}</th>{% endfor %}</tr></thead>
 <tbody>
-{%- for line in table.lines %}
-<tr class="{{ line[3] }}">{% for text in line %}<td{% if headings[loop.index0] in left %} class="left"{% endif %}>{{ text }}</td>{% endfor %}</tr>
+{%- for kind, line in table.lines %}
+<tr class="{{ kind }}">{% for text in line %}<td{% if table.headings[loop.index0] in left %} class="left"{% endif %}>{{ text }}</td>{% endfor %}</tr>
 {%- endfor %}
 </tbody>
 </table></div>
 {%- endfor %}
-<p class="note">{{ legend }}</p>
+<p class="note">{{ section.legend }}</p>
+{%- endfor %}
 <h2>How far the numbers can be trusted</h2>
 {%- for sentence in trust %}
 <p>{{ sentence }}</p>
