@@ -208,6 +208,7 @@ def _measure_and_report(
     console: Console,
 ) -> int:
     """Measure into the store, then show what it holds. The tracker is closed whatever happens."""
+    from lookahead_bench.cost.library import step_costs
     from lookahead_bench.cost.report import report_cost
     from lookahead_bench.estimate import generations
     from lookahead_bench.measure import measure
@@ -216,7 +217,8 @@ def _measure_and_report(
     from lookahead_bench.tracking import make_tracker
 
     store.write_config(yaml.safe_dump(dict(config.resolved), sort_keys=False))
-    store.write_provenance(collect(plan, model, prompts))
+    costs = step_costs(plan.engines, model, config.results_dir, store.folder.name)
+    store.write_provenance(collect(plan, model, prompts) | {"step_costs": costs})
     if len(store.done()) == sum(generations(cell, plan, prompts) for cell in plan.cells):
         _print(console, "all outputs are there from an earlier run of this plan (run.fresh=true measures anew)")
     tracker = make_tracker(tracking, store.folder, config.tracking.project)
@@ -252,7 +254,7 @@ def _report(store: ResultStore, seed: int, console: Console) -> tuple[Results, l
     from lookahead_bench.stats import summarise
     from lookahead_bench.store import load_results
 
-    summary = summarise(*store.frames(), seed)
+    summary = summarise(*store.frames(), seed, store.provenance().get("step_costs") or ())
     store.write_summary(summary)
     results = load_results(store.folder)
     figures = draw_all(results)

@@ -8,13 +8,15 @@ With several requests at once all times are a request's own, so the rates are pe
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import bootstrap, norm
 from scipy.stats import t as student_t
 
+from lookahead_bench.decomposition import decomposition_columns
 from lookahead_bench.noise import noise_columns
 from lookahead_bench.quality.rates import pass_rates
 
@@ -41,7 +43,9 @@ _DESCRIBING = (
 UNIT = ["prompt_id", "turn", "repeat"]
 
 
-def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFrame:
+def summarise(
+    rows: pd.DataFrame, steps: pd.DataFrame, seed: int, costs: Sequence[Mapping[str, Any]] = ()
+) -> pd.DataFrame:
     """One line per cell.
 
     Columns, besides those that describe the cell:
@@ -62,6 +66,8 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
         shared_pool: whether outputs of earlier prompts served later ones.
         prompts, rows_measured, failures: prompts and rows without an error, rows with one.
         drafted, accepted: tokens; nodes_per_step: mean tokens in flight, the root included.
+        acceptance_histogram, acceptance_by_depth, the shares of a step's time, predicted_speedup and the like: see
+            `decomposition.decomposition_columns`.
         prefill_seconds: median.
         loaded_rows: rows without an error that were begun on a machine that something else had as well; NaN if unknown.
         problems_tested, pass_at_1 with its interval, passes_gained, passes_lost, answers_cut: see `pass_rates`.
@@ -75,6 +81,7 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
     Args:
         rows, steps: frames of `store.load_results`.
         seed: of the bootstrap.
+        costs: curves of step costs for the prediction; what provenance.json has as ``step_costs``.
     """
     frame = rows.copy()
     for name in ("parameters", "temperature", "max_new_tokens", "identical_other_batch", "first_divergence"):
@@ -84,7 +91,7 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
     frame["shared_pool"] = frame["shared_pool"].eq(True) if "shared_pool" in frame else False
     groups = {cell_id: cell for cell_id, cell in frame.groupby("cell_id", sort=False)}
     baselines = {_settings(cell): cell for cell in groups.values() if cell["is_baseline"].iloc[0]}
-    in_flight = steps.groupby("cell_id")["in_flight"].mean() if len(steps) else pd.Series(dtype=float)
+    own_steps = dict(iter(steps.groupby("cell_id"))) if len(steps) else {}
     controls = {
         _settings(cell): _against(timed_rows(cell), baselines.get(_settings(cell)), False, seed, NO_CONTROL)
         for cell in groups.values()
@@ -101,7 +108,7 @@ def summarise(rows: pd.DataFrame, steps: pd.DataFrame, seed: int) -> pd.DataFram
     for cell_id, cell in groups.items():
         control = controls.get(_settings(cell), {})
         reach = (control.get("speedup_low", np.nan), control.get("speedup_high", np.nan))
-        line = _line(cell, baselines.get(_settings(cell)), in_flight.get(cell_id, np.nan), seed, reach)
+        line = _line(cell, own_steps.get(cell_id, steps.iloc[:0]), baselines.get(_settings(cell)), seed, reach, costs)
         lines.append(line | loads[str(cell_id)] | rivals[cell_id])
     lines.sort(key=_place)
     summary = pd.DataFrame(lines, columns=None if lines else [*_DESCRIBING, "speedup", "note"])
@@ -228,15 +235,21 @@ def drafted_nothing(strategies: Iterable[str], decode_steps: float, drafted: flo
 
 
 def _line(
-    cell: pd.DataFrame, baseline: pd.DataFrame | None, nodes: float, seed: int, control: tuple[float, float]
+    cell: pd.DataFrame,
+    steps: pd.DataFrame,
+    baseline: pd.DataFrame | None,
+    seed: int,
+    control: tuple[float, float],
+    costs: Sequence[Mapping[str, Any]],
 ) -> dict[str, object]:
     first = cell.iloc[0]
     good = cell[cell["error"].isna()]
     timed = timed_rows(cell)
-    tokens, seconds, steps = (timed[name].sum() for name in ("tokens", "seconds", "steps"))
+    tokens, seconds, passes = (timed[name].sum() for name in ("tokens", "seconds", "steps"))
     pairs = _paired(timed, baseline) if baseline is not None else timed.iloc[:0]
     # S and c, and with them the speed-up, are of the same rows.
     counted = timed if pairs.empty else pairs
+    compression = _divide(counted["tokens"].sum(), counted["steps"].sum())
     kinds = good["equivalence"].value_counts()
     identical, near_ties, mismatches = (int(kinds.get(k, 0)) for k in ("identical", "near_tie", "mismatch"))
     checked = identical + near_ties + mismatches
@@ -249,7 +262,7 @@ def _line(
         "tokens_per_second": _divide(tokens, seconds),
         "tokens_per_second_mean": (timed["tokens"] / timed["seconds"]).mean(),
         **_against(timed, baseline, bool(first["is_baseline"]), seed, control),
-        "step_compression": _divide(counted["tokens"].sum(), counted["steps"].sum()),
+        "step_compression": compression,
         "checked": checked,
         "identical": identical,
         "near_ties": near_ties,
@@ -261,11 +274,12 @@ def _line(
         "failures": failures,
         "drafted": int(drafted),
         "accepted": int(good["accepted_tokens"].fillna(0).sum()),
-        "nodes_per_step": float(nodes),
+        "nodes_per_step": float(steps["in_flight"].mean()) if len(steps) else np.nan,
+        **decomposition_columns(cell, steps, counted, compression, costs),
         "prefill_seconds": good["prefill_seconds"].median(),
         **pass_rates(cell, baseline),
         "loaded_rows": loaded_rows,
-        "note": _note(str(first["strategy"]), failures, len(cell), mismatches, steps, drafted, is_loaded(loaded_rows, len(good))),
+        "note": _note(str(first["strategy"]), failures, len(cell), mismatches, passes, drafted, is_loaded(loaded_rows, len(good))),
     }
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from lookahead_bench.decomposition import TEXT_COLUMNS
 from lookahead_bench.errors import InputError
 from lookahead_bench.files import AppendOnly, replace
 from lookahead_bench.tables import (
@@ -223,11 +224,15 @@ def load_results(path: str | Path) -> Results:
         raise InputError(f"{folder}: must be the folder of a run (one that has rows.parquet)")
     rows, steps = Tables.read(folder)[0].frames()
     config = _read_yaml(folder / "config.yaml")
+    provenance = _read_json(folder / "provenance.json")
     summary = _read_summary(folder / "summary.csv")
-    if summary is None or not _is_of(summary, rows):
-        # A run that was killed before its end has no summary of its rows yet.
-        summary = summarise(rows, steps, int((config.get("run") or {}).get("seed") or 0))
-    return Results(rows, steps, summary, config, _read_json(folder / "provenance.json"), folder)
+    # Of one row alone: the columns are the same, and no interval has to be found.
+    columns = summarise(rows.iloc[:1], steps.iloc[:0], 0).columns
+    if summary is None or not _is_of(summary, rows) or (len(rows) and list(summary.columns) != list(columns)):
+        # A run that was killed before its end has no summary of its rows yet, one of another version other columns.
+        seed = int((config.get("run") or {}).get("seed") or 0)
+        summary = summarise(rows, steps, seed, provenance.get("step_costs") or ())
+    return Results(rows, steps, summary, config, provenance, folder)
 
 
 def _short(plan_id: str) -> str:
@@ -276,10 +281,13 @@ def _read_summary(path: Path) -> pd.DataFrame | None:
     if not path.is_file():
         return None
     integers = dict.fromkeys(("window", "ngram", "branches"), "Int64")
+    texts = dict.fromkeys(("verdict", "note", *TEXT_COLUMNS), "str")
     try:
-        return pd.read_csv(path, dtype=integers, converters={"verdict": str, "note": str})
+        summary = pd.read_csv(path, dtype=integers | texts)
     except ValueError as error:
         raise InputError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+    # A column of empty texts is read as missing values, not as texts.
+    return summary.fillna(dict.fromkeys(texts, ""))
 
 
 def _is_of(summary: pd.DataFrame, rows: pd.DataFrame) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -128,7 +128,7 @@ def read_curve(path: Path, context: int) -> Points:
         raise InputError(f"{path}: must be a file of curves as +sweep=cost writes it ({type(error).__name__})") from error
 
 
-def read_stock_costs(path: Path) -> dict[int, Points]:
+def read_stock_costs(path: Path) -> dict[str, Points]:
     """What a step costs by its size against a plain step of stock decoding, by tokens of context.
 
     A curve's own costs are relative to a plain step of the plug-in, which costs more than one of stock decoding.
@@ -143,12 +143,32 @@ def read_stock_costs(path: Path) -> dict[int, Points]:
         record = json.loads(path.read_text())
         ratios = record.get("plain_over_stock") or {}
         return {
-            int(context): [[int(size), float(cost) * ratios[context]] for size, cost in curve]
+            context: [[int(size), float(cost) * ratios[context]] for size, cost in curve]
             for context, curve in record["curves"].items()
             if ratios.get(context)
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: must be a file of curves as +sweep=cost writes it ({type(error).__name__})") from error
+
+
+def step_costs(engines: Iterable[EngineSpec], model: ModelSource, results_dir: Path, run: str) -> list[dict[str, Any]]:
+    """The stored curves of a run's engines against stock decoding, plain values: what its speed-ups are predicted from.
+
+    Args:
+        run: name of the run's folder; a curve that it measured itself predicts nothing.
+
+    Raises:
+        InputError: a file that is found holds no curves.
+    """
+    found = []
+    for engine in engines:
+        path = find_curve(engine, model, results_dir) if engine.executor != "stock" else None
+        curves = read_stock_costs(path) if path else {}
+        record = json.loads(path.read_text()) if path else {}
+        if curves and record.get("run") != run:
+            about = {"executor": engine.executor, "dtype": engine.dtype, "file": str(path)}
+            found.append(about | {key: record.get(key) for key in ("run", "measured_at")} | {"curves": curves})
+    return found
 
 
 def _plain_over_stock(lines: pd.DataFrame) -> float | None:
