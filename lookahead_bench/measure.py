@@ -150,6 +150,7 @@ class _Loop:
                 prompt_tokens=len(request.prompt_token_ids) if request else None,
                 started_at=started_at,
                 load_average=load,
+                loaded=provenance.is_loaded(load),
                 generation=generations.get(prompt.prompt_id),
                 error=errors.get(prompt.prompt_id),
             )

@@ -35,6 +35,9 @@ SPEED_PREFIXES = ("OMP_", "KMP_", "MKL_", "VLLM_", "GOMP_", "TORCH_", "TORCHINDU
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _CPU_FLAGS = ("avx2", "avx512", "avx_vnni", "amx", "sve", "asimd", "bf16")
 
+FOREIGN_LOAD = 0.75
+"""A run keeps every core busy by itself, which is a load of one per core: from this much more on something else was at work."""
+
 R = TypeVar("R")
 
 
@@ -91,6 +94,17 @@ def now() -> str:
 def load_average() -> float:
     """Runnable processes, mean of the last minute."""
     return os.getloadavg()[0]
+
+
+@total
+def is_loaded(load: float | None, cores: int | None = None) -> bool:
+    """Whether something besides the run has the machine; None where the load is not known.
+
+    Args:
+        load: as of `load_average`. It remembers a minute, so at the start of a run what was before it as well.
+        cores: usable ones; None: this process's.
+    """
+    return load > (usable_cores() if cores is None else cores) + FOREIGN_LOAD
 
 
 @total

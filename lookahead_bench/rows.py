@@ -21,6 +21,7 @@ def row_of(
     prompt_tokens: int | None,
     started_at: str,
     load_average: float | None,
+    loaded: bool | None,
     generation: Generation | None = None,
     error: str | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -55,6 +56,7 @@ def row_of(
         "equivalence": UNCHECKED,
         "started_at": started_at,
         "load_average": load_average,
+        "loaded": loaded,
     }
     if error is not None or generation is None:
         return {**row, "finish_reason": "error", "error": error or "no answer"}, []

@@ -59,6 +59,7 @@ ROWS_SCHEMA = pa.schema(
         ("error", pa.string()),
         ("started_at", pa.string()),  # ISO 8601, UTC
         ("load_average", pa.float64()),  # of the last minute, before the row
+        ("loaded", pa.bool_()),  # whether that is more than the run itself makes
     ]
 )
 

@@ -59,7 +59,7 @@ def judged(folder, concurrency: int, answers: dict[int, tuple[tuple[int, ...], f
                 tokens = TIMED if cell.is_baseline else (*TIMED[:3], 4)
                 row, steps = row_of(
                     cell, prompt, model="m", turn=0, repeat=0, prompt_tokens=1, started_at="2026-01-01T00:00:00+00:00",
-                    load_average=0.0, generation=Generation("x", tokens, "", "length", 1.0, 1.0, ()),
+                    load_average=0.0, loaded=False, generation=Generation("x", tokens, "", "length", 1.0, 1.0, ()),
                 )  # fmt: skip
                 store.add(row, steps)
         verdicts = Verdicts(plan, PROMPTS, store, asking, generate, SimpleNamespace(phase=lambda _: None))

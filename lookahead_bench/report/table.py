@@ -12,6 +12,7 @@ from rich.text import Text
 
 from lookahead_bench.quality.words import pass_at_1
 from lookahead_bench.report import load, words
+from lookahead_bench.report.predictions import predictions
 from lookahead_bench.stats import CONTROL
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ LEGEND = (
     "nodes: tokens computed per step. identical: outputs equal to plain decoding's, token by token."
 )
 STOCK_LEGEND = "vs stock: tokens/s against the best of stock vLLM's own drafters in this run."
+LOADED_LEGEND = f"{words.LOADED.strip()}: something else had the machine during most of its rows; its times may be wrong."
 MOST_LINES = 20
 # A pipe has no width of its own, and rich would take 80.
 PIPE_WIDTH = 100
@@ -52,7 +54,7 @@ def _print(results: Results, console: Console) -> None:
         console.print()
     _line(console, legend(results), "dim")
     load.print_load(results, console)
-    for sentence in (*words.verdicts(results), *words.against_stock(results), *words.kernels(results), *words.control(results), *words.noise_floor(results), *load.sentences(results), *pass_at_1(results.summary)):
+    for sentence in (*words.verdicts(results), *words.against_stock(results), *words.kernels(results), *words.control(results), *words.noise_floor(results), *predictions(results), *load.sentences(results), *pass_at_1(results.summary)):
         _line(console, sentence)
     for sentence in words.warnings(results):
         _line(console, f"Warning: {sentence}", "yellow")
@@ -67,7 +69,12 @@ def headings(results: Results) -> tuple[str, ...]:
 
 def legend(results: Results) -> str:
     """What the columns are."""
-    return f"{LEGEND} {STOCK_LEGEND}" if words.has_stock_drafter(results) else LEGEND
+    parts = [LEGEND]
+    if words.has_stock_drafter(results):
+        parts.append(STOCK_LEGEND)
+    if any(words.is_marked(cell) for cell in results.summary.to_dict("records")):
+        parts.append(LOADED_LEGEND)
+    return " ".join(parts)
 
 
 def lines(cells: pd.DataFrame, results: Results) -> list[tuple[str, ...]]:
@@ -81,7 +88,7 @@ def lines(cells: pd.DataFrame, results: Results) -> list[tuple[str, ...]]:
 
 def _texts(cell: pd.Series, label: str, rows: pd.DataFrame) -> tuple[str, ...]:
     return (
-        label,
+        f"{label}{words.LOADED if words.is_marked(cell) else ''}",
         _number(cell["tokens_per_second"], 1),
         "1" if cell["is_baseline"] and cell["rows_measured"] else _interval(cell, "speedup"),
         _verdict(cell),
