@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from lookahead_bench.regress.__main__ import main as regress
 
@@ -30,13 +29,3 @@ def test_exact_results_are_those_of_the_committed_baseline(tmp_path, capsys):
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-1000:]
     status = regress(["--baseline", str(BASELINE), "--current", str(tmp_path), "--exact-only", "--out", str(tmp_path / "out")])
     assert status == 0, capsys.readouterr().out
-
-
-@pytest.mark.unit
-def test_the_workflow_runs_the_targets_of_the_makefile():
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
-    steps = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
-    targets = [step.removeprefix("make ") for step in steps if step.startswith("make ")]
-    assert targets == ["test", "bench-smoke", "regress"]
-    makefile = (ROOT / "Makefile").read_text()
-    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
