@@ -205,6 +205,24 @@ def test_a_killed_run_reports_without_a_summary(tmp_path):
     assert results.summary["tokens_per_second"].tolist() == pytest.approx([STEPS / 0.1])
 
 
+def test_a_summary_of_another_version_is_made_anew(tmp_path):
+    """Columns that the file lacks would be missing in every table; those in it may mean something else."""
+    with ResultStore.open_run(tmp_path, "s", "plan") as store:
+        row = make_row(1) | {"executor": "tree", "dtype": "float32", "concurrency": 1, "prompt_tokens": 20}
+        store.add(row, make_steps(1))
+        store.write_provenance({"step_costs": [{"executor": "tree", "dtype": "float32", "curves": {"128": [[1, 1.25], [999, 1.25]]}}]})
+        written = summarise(*store.frames(), 0)
+        store.write_summary(written.drop(columns="predicted_speedup").assign(step_cost=99.0))
+    summary = load_results(store.folder).summary
+    assert list(summary.columns) == list(written.columns) and summary["step_cost"].isna().all()
+    # The prediction is that of the run's own curves.
+    assert summary["predicted_step_cost"].tolist() == pytest.approx([1.25])
+    store.write_summary(summary.assign(note="of the file"))
+    again = load_results(store.folder).summary
+    assert again["note"].tolist() == ["of the file"]
+    assert again["acceptance_histogram"].tolist() == summary["acceptance_histogram"].tolist()
+
+
 def test_a_summary_of_fewer_rows_is_not_taken(tmp_path):
     with ResultStore.open_run(tmp_path, "s", "plan") as store:
         store.add(make_row(1, error="crashed"))

@@ -14,6 +14,7 @@ import yaml
 
 from lookahead_bench.quality.words import pass_at_1
 from lookahead_bench.report import load, plots, solved, table, words
+from lookahead_bench.report.predictions import predictions
 from lookahead_bench.report.template import PAGE
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def render(results: Results) -> str:
         wrong=[("Mismatches", words.mismatches(results)), ("Failures", words.failures(results))],
         left=table.LEFT_ALIGNED,
         sections=_sections(results),
-        trust=words.kernels(results) + words.control(results) + words.noise_floor(results),
+        trust=words.kernels(results) + words.control(results) + words.noise_floor(results) + predictions(results),
         figures=_figures(folder / "plots"),
         config=yaml.safe_dump(results.config, sort_keys=False, allow_unicode=True),
         provenance=json.dumps(results.provenance, indent=2, ensure_ascii=False, default=str),
