@@ -213,12 +213,12 @@ def _measure_and_report(
     from lookahead_bench.estimate import generations
     from lookahead_bench.measure import measure
     from lookahead_bench.progress import make_progress
-    from lookahead_bench.provenance import collect
+    from lookahead_bench.provenance import collect, resumed
     from lookahead_bench.tracking import make_tracker
 
     store.write_config(yaml.safe_dump(dict(config.resolved), sort_keys=False))
     costs = step_costs(plan.engines, model, config.results_dir, store.folder.name)
-    store.write_provenance(collect(plan, model, prompts) | {"step_costs": costs})
+    store.write_provenance(resumed(store.provenance(), collect(plan, model, prompts)) | {"step_costs": costs})
     if len(store.done()) == sum(generations(cell, plan, prompts) for cell in plan.cells):
         _print(console, "all outputs are there from an earlier run of this plan (run.fresh=true measures anew)")
     tracker = make_tracker(tracking, store.folder, config.tracking.project)

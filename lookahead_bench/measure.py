@@ -82,15 +82,20 @@ def measure(
         verdicts = Verdicts(plan, prompts, store, asking, fleet.generate, progress)
         loop = _Loop(asking, fleet, verdicts, store, tracker, progress, log_dir, model.name)
         fleet.start(cell.engine for cell in plan.cells if cell.cell_id in needed)
+        _note_engines(fleet, store)
         progress.begin(total, total - sum(len(item.keys) for item in work))
         for item in work:
             loop.do(item)
         verdicts.settle_divergent()
         noise = verdicts.measure_noise()
+    _note_engines(fleet, store)
+    store.write_provenance({"ended_at": provenance.now(), "noise_floor": noise})
+
+
+def _note_engines(fleet: Fleet, store: ResultStore) -> None:
+    """Write down what the engines say of themselves; those that only an earlier part of the run needed stay."""
     engines = {name: asdict(info) for name, info in fleet.infos.items()}
-    store.write_provenance(
-        {"ended_at": provenance.now(), "noise_floor": noise, **({"engines": engines} if engines else {})}
-    )
+    store.write_provenance({"engines": {**store.provenance().get("engines", {}), **engines}})
 
 
 def _note_emptied_pools(resumed: Sequence[Cell], store: ResultStore) -> None:

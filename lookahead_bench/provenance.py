@@ -85,6 +85,14 @@ def machine_of(record: Mapping[str, Any]) -> tuple[object, ...]:
     return processor.get("model"), processor.get("usable_cores"), tuple(record.get("gpus") or ())
 
 
+def resumed(before: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """``record`` with what must be kept of the run's record ``before`` it: where and when its earlier parts were made."""
+    if not before.get("started_at"):
+        return dict(record)
+    kept = ("started_at", "ended_at", "host", "versions", "git", "cpu", "gpus", "environment", "load_average")
+    return {**record, "earlier": [*before.get("earlier", ()), {name: before.get(name) for name in kept}]}
+
+
 def now() -> str:
     """The time in UTC, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -171,11 +179,18 @@ def gpus() -> list[str]:
     return answer.stdout.strip().splitlines()
 
 
-def environment() -> dict[str, str]:
-    """The variables that change speed or results, by name; none that could hold a secret."""
+@total
+def bound_cores() -> list[int]:
+    """Cores to which a thread of this process is bound, that is, which is the only one it may run on."""
+    allowed = (os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task"))
+    return sorted(set().union(*(cores for cores in allowed if len(cores) == 1)))
+
+
+def environment(of: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that change speed or results, by name; none that could hold a secret. ``of``: None for this process's."""
     return {
         name: value
-        for name, value in sorted(os.environ.items())
+        for name, value in sorted((os.environ if of is None else of).items())
         if (name in SPEED_VARIABLES or name.startswith(SPEED_PREFIXES))
         and not any(word in name for word in _SECRET_WORDS)
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -194,12 +194,16 @@ class EngineInfo:
     Attributes:
         start_seconds: from spawning the process to being ready.
         threads: OpenMP threads it runs with.
+        bound_cores: those to which one of its threads is bound; empty if none is, None if that can't be found out.
+        environment: its variables that change speed or results, the inherited ones and those that it was given.
         versions: of vllm, torch, transformers.
         log: path of the file that has its log.
     """
 
     start_seconds: float
     threads: int
+    bound_cores: Sequence[int] | None
+    environment: Mapping[str, str]
     versions: Mapping[str, str]
     log: str
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +36,32 @@ def test_only_variables_that_change_speed_are_recorded(monkeypatch):
     recorded = provenance.environment()
     assert recorded["OMP_NUM_THREADS"] == "3"
     assert "hidden" not in recorded.values()
+
+
+def test_variables_of_another_environment_can_be_asked_for():
+    assert provenance.environment({"LD_PRELOAD": "/a.so", "HOME": "/root", "OMP_A_TOKEN": "x"}) == {"LD_PRELOAD": "/a.so"}
+
+
+def test_a_resumed_run_keeps_where_its_earlier_parts_were_made():
+    first = provenance.resumed({}, {"started_at": "1", "host": "a", "plan": {}, "cpu": {"model": "x"}})
+    assert "earlier" not in first
+    second = provenance.resumed(first, {"started_at": "2", "host": "b"})
+    third = provenance.resumed(second, {"started_at": "3", "host": "c"})
+    assert (third["started_at"], third["host"]) == ("3", "c")
+    assert [(part["started_at"], part["host"]) for part in third["earlier"]] == [("1", "a"), ("2", "b")]
+    assert third["earlier"][0]["cpu"] == {"model": "x"} and "plan" not in third["earlier"][0]
+
+
+def test_threads_that_are_bound_to_a_core_are_seen():
+    code = "import os; from lookahead_bench.provenance import bound_cores; os.sched_setaffinity(0, {%d}); print(bound_cores())"
+    core = min(os.sched_getaffinity(0))
+    told = subprocess.run([sys.executable, "-c", code % core], capture_output=True, text=True, check=True).stdout
+    assert json.loads(told) == [core]
+
+
+@pytest.mark.parametrize("load, loaded", [(2.5, False), (2.75, False), (2.8, True), (None, None)])
+def test_more_than_the_run_itself_makes_is_a_loaded_machine(load, loaded):
+    assert provenance.is_loaded(load, 2) is loaded
 
 
 def test_what_cannot_be_found_out_is_none(monkeypatch):

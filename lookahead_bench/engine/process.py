@@ -15,6 +15,7 @@ from types import TracebackType
 
 from lookahead_bench.engine.settings import engine_environment
 from lookahead_bench.errors import EngineError
+from lookahead_bench.provenance import environment as speed_variables
 from lookahead_bench.records import Chunk, EarlierOutputs, EngineInfo, EngineSpec, Generation, Request
 
 CLOSE_SECONDS = 5.0
@@ -42,12 +43,13 @@ class EngineProcess:
             EngineError: the engine did not come up; one line that says why and names the log.
         """
         began = perf_counter()
+        environment = engine_environment(self.spec, os.environ)
         ours, theirs = socket.socketpair()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with theirs, self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "lookahead_bench.engine.session", str(theirs.fileno())],
-                env=engine_environment(self.spec, os.environ),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -61,6 +63,8 @@ class EngineProcess:
         return EngineInfo(
             start_seconds=perf_counter() - began,
             threads=ready["threads"],
+            bound_cores=ready["bound_cores"],
+            environment=speed_variables(environment),
             versions=ready["versions"],
             log=str(self.log_path),
         )

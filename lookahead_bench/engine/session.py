@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 
 from lookahead_bench.engine.settings import engine_arguments, is_plugin
+from lookahead_bench.provenance import bound_cores
 from lookahead_bench.records import Chunk, EarlierOutputs, EngineSpec, Generation, Request, StepRecord
 
 LIKELIEST = 5
@@ -271,7 +272,7 @@ def serve(connection) -> None:
 
     try:
         session = Session(connection.recv())
-        connection.send({"threads": session.threads, "versions": package_versions()})
+        connection.send({"threads": session.threads, "bound_cores": bound_cores(), "versions": package_versions()})
         while True:
             asked = connection.recv()
             if isinstance(asked, EarlierOutputs):
