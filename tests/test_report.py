@@ -197,6 +197,16 @@ def test_few_prompts_and_a_busy_machine_are_warned_of(tmp_path):
     assert "can't tell" in printed(results) and "nan" not in printed(results)
 
 
+@pytest.mark.parametrize("model, started_at, warned", [("a", "2026-01-01T", True), ("b", "2026-01-01T", False), ("a", "2026-06", False)])
+def test_a_run_of_two_machines_is_warned_of(tmp_path, model, started_at, warned):
+    results = store_run(tmp_path, BASELINES)
+    begun = ["2025-12-31T23:00:00", *results.rows["started_at"][1:]]
+    earlier = {"started_at": "2025-12-31T22", "cpu": {"model": model, "usable_cores": 2}}
+    provenance = {"started_at": started_at, "cpu": {"model": "b", "usable_cores": 2}, "earlier": [earlier]}
+    said = words.warnings(replace(results, rows=results.rows.assign(started_at=begun), provenance=provenance))
+    assert any("begun on another machine" in line for line in said) == warned
+
+
 @pytest.mark.parametrize("loaded, marked", [(0, False), (3, False), (4, True)])
 def test_a_cell_that_was_measured_on_a_loaded_machine_is_marked(tmp_path, loaded, marked):
     busy = [f"HumanEval/{number}" for number in range(loaded)]

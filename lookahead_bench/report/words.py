@@ -264,7 +264,7 @@ def warnings(results: Results) -> list[str]:
         prompts = int(cells["prompts"].max())
         if prompts < FEW_PROMPTS:
             found.append(f"{dataset}: only {plural(prompts, 'prompt')}; small samples say little.")
-    found += _busy(results) + _pooled(results)
+    found += _busy(results) + _moved(results) + _pooled(results)
     silent = summary[
         (summary["drafted"] == 0)
         & summary["step_compression"].notna()
@@ -275,6 +275,21 @@ def warnings(results: Results) -> list[str]:
     for cell in summary[summary["failures"] > 0].to_dict("records"):
         found.append(f"{cell['dataset']}: {name[cell['cell_id']]} had {plural(int(cell['failures']), 'failure')}.")
     return found
+
+
+def _moved(results: Results) -> list[str]:
+    """Whether the run was begun on one machine and completed on another."""
+    record = results.provenance
+    begun = [str(began) for began in results.rows["started_at"].dropna()]
+    if not begun or max(begun) < str(record.get("started_at")):
+        return []  # the record is of a command that found everything done
+    here = provenance.machine_of(record)
+    others = [
+        earlier
+        for earlier in record.get("earlier") or ()
+        if provenance.machine_of(earlier) != here and min(begun) < str(record["started_at"])
+    ]
+    return ["the run was begun on another machine than it was completed on; its times are of both."] if others else []
 
 
 def _pooled(results: Results) -> list[str]:
