@@ -3,12 +3,11 @@
 Source: Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding; here with several branches.
 Parameters: the suffix that is looked for has max_match down to min_match tokens, the longest first;
 its latest occurrences give up to ``branches`` continuations of ``length`` tokens each.
-State per request: the text, and for each of its tokens one index entry per suffix length.
+State per request: the text, and for each of its tokens at most two index entries per suffix length.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -44,29 +43,40 @@ class PromptLookup:
 
     def begin(self, prompt_ids: Sequence[int]) -> None:
         self._text: list[int] = []
-        # Where the text goes on after a suffix, the latest last.
-        self._after: dict[tuple[int, ...], deque[int]] = {}
+        # Where the text went on after a suffix, the last time; and, by length of the suffix and that place, where
+        # it did so the time before. 0: never.
+        self._latest: dict[tuple[int, ...], int] = {}
+        self._earlier: list[list[int]] = [[] for _ in range(self._min_match, self._max_match + 1)]
         self._extend(prompt_ids)
 
     def _extend(self, tokens: Sequence[int]) -> None:
         """Append ``tokens`` and index what each of them follows."""
-        for token in tokens:
-            end = len(self._text)
-            for match in range(self._min_match, min(self._max_match, end) + 1):
-                suffix = tuple(self._text[end - match :])
-                self._after.setdefault(suffix, deque(maxlen=self._branches)).append(end)
-            self._text.append(token)
+        text, latest = self._text, self._latest
+        known = len(text)
+        text += tokens
+        for match, earlier in enumerate(self._earlier, self._min_match):
+            first = max(known, match)
+            # The text's start is no end of so long a suffix.
+            earlier += [0] * (min(first, len(text)) - known)
+            suffixes = zip(*(text[first - match + place : len(text) - match + place] for place in range(match)))
+            for end, suffix in enumerate(suffixes, first):
+                earlier.append(latest.get(suffix, 0))
+                latest[suffix] = end
 
     def draft(self, budget: int) -> TokenTree:
         builder = TreeBuilder(self._text[-1], budget)
         branches = 0
         for match in range(min(self._max_match, len(self._text)), self._min_match - 1, -1):
-            for start in reversed(self._after.get(tuple(self._text[-match:]), ())):
+            start = self._latest.get(tuple(self._text[-match:]), 0)
+            for _ in range(self._branches):
+                if not start:
+                    break
                 room = builder.room
                 builder.add_chain(0, self._continuation(start))
                 branches += builder.room < room
                 if branches == self._branches:
                     return builder.build()
+                start = self._earlier[match - self._min_match][start]
         return builder.build()
 
     def _continuation(self, start: int) -> list[int]:

@@ -28,49 +28,49 @@ class SuffixAutomaton:
 
     def append(self, token: int) -> None:
         """Lengthen the text by ``token``."""
-        self._follow_match(token)
-        new = self._state({}, self.length[self._whole] + 1, 0, 0)
+        # Two thousand of these stand before a first draft: each list is looked up once.
+        following, link, length, count = self.following, self.link, self.length, self.count
+        match = self.match
+        while match and token not in following[match]:
+            match = link[match]
+            self.matched = length[match]
+        if token in following[match]:
+            match = following[match][token]
+            self.matched += 1
         state = self._whole
-        while state != -1 and token not in self.following[state]:
-            self.following[state][token] = new
-            state = self.link[state]
+        new = self._whole = len(length)
+        following.append({})
+        length.append(length[state] + 1)
+        link.append(0)
+        count.append(0)
+        while state != -1 and token not in (there := following[state]):
+            there[token] = new
+            state = link[state]
         if state != -1:
-            self.link[new] = self._split(state, token)
-        self._whole = new
+            link[new] = self._split(state, token)
         for _ in range(_MOST_LINKS):
             if new == 0:
                 break
-            self.count[new] += 1
-            new = self.link[new]
+            count[new] += 1
+            new = link[new]
         # A split may have moved the match to the state of a longer string.
-        while self.match and self.length[self.link[self.match]] >= self.matched:
-            self.match = self.link[self.match]
-
-    def _follow_match(self, token: int) -> None:
-        while self.match and token not in self.following[self.match]:
-            self.match = self.link[self.match]
-            self.matched = self.length[self.match]
-        if token in self.following[self.match]:
-            self.match = self.following[self.match][token]
-            self.matched += 1
-
-    def _state(self, following: dict[int, int], length: int, link: int, count: int) -> int:
-        self.following.append(following)
-        self.length.append(length)
-        self.link.append(link)
-        self.count.append(count)
-        return len(self.length) - 1
+        while match and length[link[match]] >= self.matched:
+            match = link[match]
+        self.match = match
 
     def _split(self, state: int, token: int) -> int:
         """The state of the longest string of ``state`` with ``token``, split off if it has longer ones."""
-        target = self.following[state][token]
-        if self.length[target] == self.length[state] + 1:
+        following, link, length = self.following, self.link, self.length
+        target = following[state][token]
+        if length[target] == length[state] + 1:
             return target
-        clone = self._state(
-            dict(self.following[target]), self.length[state] + 1, self.link[target], self.count[target]
-        )
-        self.link[target] = clone
-        while state != -1 and self.following[state].get(token) == target:
-            self.following[state][token] = clone
-            state = self.link[state]
+        clone = len(length)
+        following.append(dict(following[target]))
+        length.append(length[state] + 1)
+        link.append(link[target])
+        self.count.append(self.count[target])
+        link[target] = clone
+        while state != -1 and following[state].get(token) == target:
+            following[state][token] = clone
+            state = link[state]
         return clone

@@ -45,10 +45,11 @@ def test_token_recycling_keeps_8_successors_of_8192_tokens_at_most(text):
     assert max(map(len, ranked.values())) == 8
 
 
-def test_prompt_lookup_keeps_one_entry_per_token_and_suffix_length_at_most(text):
+def test_prompt_lookup_keeps_two_entries_per_token_and_suffix_length_at_most(text):
     method = fed("prompt_lookup", text)
     assert method._text == text
-    assert sum(map(len, method._after.values())) <= 4 * TOKENS
+    assert len(method._latest) <= 4 * TOKENS
+    assert [len(earlier) for earlier in method._earlier] == 4 * [TOKENS]
 
 
 @pytest.mark.parametrize("name", ["suffix", "token_recycling", "prompt_lookup"])
