@@ -1,14 +1,20 @@
-"""The measuring loop with real engines: one run that is interrupted, hit by a crash, and completed."""
+"""The measuring loop with real engines: one run that is hit by a crash and a full disk, interrupted, and completed."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pandas as pd
 import psutil
 import pytest
 
+from lookahead_bench.command import is_no_room
 from lookahead_bench.data import encode_turn
 from lookahead_bench.errors import EngineError
 from lookahead_bench.fleet import Fleet
@@ -18,7 +24,7 @@ from lookahead_bench.progress import LineProgress
 from lookahead_bench.records import Cell, EngineSpec, Prompt, StrategySpec
 from lookahead_bench.stats import summarise
 from lookahead_bench.store import ResultStore, load_results
-from lookahead_bench.tables import Key
+from lookahead_bench.tables import Key, Tables
 
 pytestmark = pytest.mark.model
 
@@ -84,29 +90,44 @@ def plan(model_source) -> Plan:
     return Plan("test", cells, repeats=1, seed=0, warmup_tokens=2, plan_id="measured")
 
 
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Whatever the store writes finds no room."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lookahead_bench.files._write", refuse)
+        yield
+
+
 @pytest.fixture(scope="module")
 def story(plan, tokenizer, model_source, tmp_path_factory):
-    """Four commands on one plan: an engine is killed; the row that it lost is done, then Ctrl-C; then an output has
-    been falsified; then all is done."""
+    """Five commands on one plan: an engine is killed; the row that it lost is done and finds the disk full; it is done again,
+    then Ctrl-C; then an output has been falsified; then all is done."""
     results = tmp_path_factory.mktemp("results")
     told = []
-    for watcher in (Watcher(1, kill_plugin), Watcher(1, interrupt), Watcher(), Watcher()):
-        lines = []
-        with ResultStore.open_run(results, plan.sweep, plan.plan_id) as store:
-            if len(told) == 2:
-                tokens = store.row(FALSIFIED)["token_ids"]
-                wrong = [*tokens[:3], tokens[3] + 1, *tokens[4:]]
-                store.amend({FALSIFIED: {"token_ids": wrong, "equivalence": "unchecked"}})
-            progress = LineProgress(SimpleNamespace(print=lambda text, **_: lines.append(text)))
-            logs = store.folder / "logs"
-            try:
+    for watcher, disk in (
+        (Watcher(1, kill_plugin), nullcontext), (Watcher(), full_disk), (Watcher(1, interrupt), nullcontext),
+        (Watcher(), nullcontext), (Watcher(), nullcontext),
+    ):  # fmt: skip
+        lines, ended_by = [], None
+        store = ResultStore.open_run(results, plan.sweep, plan.plan_id)
+        if len(told) == 3:
+            tokens = store.row(FALSIFIED)["token_ids"]
+            wrong = [*tokens[:3], tokens[3] + 1, *tokens[4:]]
+            store.amend({FALSIFIED: {"token_ids": wrong, "equivalence": "unchecked"}})
+        progress = LineProgress(SimpleNamespace(print=lambda text, **_: lines.append(text)))
+        logs = store.folder / "logs"
+        try:
+            with disk(), store:
                 measure(plan, PROMPTS, tokenizer, store, watcher, progress, logs, model_source)
-                interrupted = False
-            except KeyboardInterrupt:
-                interrupted = True
-            rows, steps = store.frames()
+        except (KeyboardInterrupt, OSError) as error:
+            ended_by = error
+        rows, steps = Tables.read(store.folder)[0].frames()
         told.append(SimpleNamespace(
-            watcher=watcher, interrupted=interrupted, lines=lines, rows=rows, steps=steps, folder=store.folder,
+            watcher=watcher, ended_by=ended_by, lines=lines, rows=rows, steps=steps, folder=store.folder,
             logs=logs, engines_left=engines(),
         ))  # fmt: skip
     return told
@@ -129,16 +150,25 @@ def test_a_crash_fails_its_row_and_the_rest_goes_on(story):
     assert sum("starting engine plugin" in line for line in run.lines) == 2
 
 
+def test_a_full_disk_ends_the_run_and_takes_nothing_of_what_is_finished(story):
+    before, full = story[0], story[1]
+    assert is_no_room(full.ended_by)
+    assert any("starting engine plugin" in line for line in full.lines)
+    assert full.watcher.rows == []
+    pd.testing.assert_frame_equal(full.rows, before.rows)
+    pd.testing.assert_frame_equal(full.steps, before.steps)
+
+
 def test_only_what_failed_is_done_again_and_ctrl_c_keeps_it(story):
-    first, second = story[0], story[1]
+    first, third = story[0], story[2]
     lost = first.rows.loc[first.rows["error"].fillna("").str.contains("died"), "prompt_id"].tolist()
-    assert second.interrupted
-    assert [row["prompt_id"] for row in second.watcher.rows] == lost
-    assert [line for line in second.lines if "starting" in line] == ["starting engine plugin, 1 of 1"]
+    assert isinstance(third.ended_by, KeyboardInterrupt)
+    assert [row["prompt_id"] for row in third.watcher.rows] == lost
+    assert [line for line in third.lines if "starting" in line] == ["starting engine plugin, 1 of 1"]
 
 
 def test_no_engine_outlives_its_run(story):
-    assert [run.engines_left for run in story] == [[], [], [], []]
+    assert [run.engines_left for run in story] == [[], [], [], [], []]
 
 
 def test_a_finished_run_repeats_nothing(story):
@@ -161,15 +191,15 @@ def test_a_turn_that_leaves_no_room_fails_for_all_cells_by_name(story):
 
 
 def test_a_wrong_output_is_a_mismatch_with_the_baselines_margin(story):
-    rows = story[2].rows
+    rows = story[3].rows
     [row] = rows[rows["equivalence"] == "mismatch"].to_dict("records")
     assert (row["cell_id"], row["prompt_id"], row["first_divergence"]) == ("id-lookahead", "c", 3)
     assert row["divergence_margin"] > 1e-4
-    assert [line for line in story[2].lines if "starting" in line] == ["starting engine vllm"]
+    assert [line for line in story[3].lines if "starting" in line] == ["starting engine vllm"]
 
 
 def test_every_output_is_that_of_plain_decoding(story):
-    rows = story[1].rows
+    rows = story[2].rows
     good = rows[rows["error"].isna()]
     assert set(good["equivalence"]) == {"identical"}
     tokens = good.pivot(index=["prompt_id", "turn"], columns="strategy", values="token_ids")
@@ -184,7 +214,7 @@ def test_the_second_turn_has_the_baselines_first_answer_in_it(story, tokenizer):
 
 
 def test_rows_and_steps_agree(story):
-    run = story[1]
+    run = story[2]
     good = run.rows[run.rows["error"].isna()]
     steps = run.steps.groupby(["cell_id", "prompt_id", "turn"])
     for row in good.to_dict("records"):
