@@ -13,14 +13,15 @@ import pytest
 from lookahead_bench.cost.choose import checkable, choose_curves
 from lookahead_bench.cost.curve import COLUMNS, cost_table, points
 from lookahead_bench.cost.filler import size_of_step
-from lookahead_bench.cost.library import Circumstances, find_curve, read_curve, save_curves
-from lookahead_bench.cost.plot import draw_cost
+from lookahead_bench.cost.library import Circumstances, find_curve, read_curve, read_stock_costs, save_curves, step_costs
 from lookahead_bench.data import encode_turn, load_prompts
 from lookahead_bench.errors import ConfigError, InputError
 from lookahead_bench.methods import Method
 from lookahead_bench.models import ModelSource
 from lookahead_bench.records import EngineSpec, StrategySpec
+from lookahead_bench.report.plots import draw_cost
 from lookahead_bench.simulate import decode, greedy, hash_target
+from lookahead_bench.store import Results
 from lookahead_bench.strategy import make_strategy, strategies
 from strategies.cost_curve import DEFAULT_COST
 
@@ -71,9 +72,13 @@ def frames(cost, rounds=6, prompts=("a", "b"), slow=1.0, executor="tree"):
     ]  # fmt: skip
     rows.append(
         common | {"cell_id": "s", "strategy": "vllm", "parameters": "{}", "executor": "stock", "is_baseline": True,
-                  "prompt_id": "a", "decode_steps": 4, "decode_seconds": 8.0}
+                  "prompt_id": "a", "decode_steps": 4, "decode_seconds": 32.0}
     )  # fmt: skip
-    steps = []
+    # A stock step takes 2 seconds, but for one that was disturbed.
+    steps = [
+        {"cell_id": "s", "prompt_id": "a", "repeat": 0, "step": step, "in_flight": 1, "seconds": 26.0 if step == 3 else 2.0}
+        for step in range(4)
+    ]
     for prompt in prompts:
         for step in range(rounds * len(SIZES)):
             size = size_of_step(SIZES, 0, step)
@@ -92,6 +97,7 @@ def test_ratios_are_those_of_the_steps_whatever_the_drift():
     assert table["steps"].tolist() == [12] * 4
     # Drift is common to a round, so paired ratios have no spread at all.
     assert table["ratio_low"].tolist() == pytest.approx(table["ratio"].tolist())
+    # A median over steps on both sides: one slow step moves neither.
     assert (table["stock_ratio"] == table["seconds"] / 2.0).all()
 
 
@@ -123,10 +129,15 @@ def test_points_never_fall():
 
 
 @pytest.mark.unit
-def test_the_figure_is_drawn(tmp_path):
-    tables = [cost_table(*frames(lambda size: 1 + size / 10, executor=executor)) for executor in ("tree", "fork")]
-    assert draw_cost(pd.concat(tables), tmp_path).stat().st_size > 10_000
-    assert (tmp_path / "cost.svg").is_file()
+def test_the_figure_is_drawn_with_its_numbers(tmp_path):
+    runs = [frames(lambda size: 1 + size / 10, executor=executor) for executor in ("tree", "fork")]
+    runs = [[part.assign(cell_id=part["cell_id"] + str(number)) for part in run] for number, run in enumerate(runs)]
+    rows, steps = map(pd.concat, zip(*runs))
+    rows = rows.assign(model="m")
+    drawing = draw_cost(Results(rows, steps, pd.DataFrame(), {}, {}, tmp_path))
+    assert [panel.get_title() for panel in drawing.figure.axes] == ["fork, binary drafts", "tree, binary drafts"]
+    assert drawing.data.equals(cost_table(rows, steps))
+    assert draw_cost(Results(rows[rows["strategy"] == "vllm"], steps, pd.DataFrame(), {}, {}, tmp_path)) is None
 
 
 @pytest.mark.unit
@@ -247,3 +258,27 @@ def test_curves_of_a_sweep_are_stored_and_found(tmp_path):
     assert find_curve(tree, MODEL, tmp_path) == path
     assert find_curve(replace(tree, dtype="bfloat16"), MODEL, tmp_path) is None
     assert read_curve(path, 512) == points(table)
+    # The plug-in's plain step took 1.1 * 1.5 seconds (the median drift), stock decoding's 2.
+    assert read_stock_costs(path) == {"128": [[1, pytest.approx(0.825)], *([n, pytest.approx(0.825 * c)] for n, c in points(table)[1:])]}
+
+
+@pytest.mark.unit
+def test_a_run_gets_the_curves_of_its_engines_but_not_its_own(tmp_path):
+    tree, fork, stock = (EngineSpec("/models/x", "r", executor) for executor in ("tree", "fork", "stock"))
+    table = cost_table(*frames(lambda size: 1 + size / 10))
+    (path,) = save_curves(table, SimpleNamespace(engines=(stock, tree)), MODEL, tmp_path / "run", tmp_path)
+    (found,) = step_costs((stock, tree, fork), MODEL, tmp_path, "another")
+    assert (found["executor"], found["dtype"], found["run"], found["file"]) == ("tree", "float32", "run", str(path))
+    assert found["curves"] == read_stock_costs(path) and json.loads(json.dumps(found)) == found
+    assert step_costs((stock, tree), MODEL, tmp_path, "run") == []
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("ratios", [None, {}, {"128": None}])
+def test_without_a_plain_stock_step_no_cost_is_against_it(tmp_path, ratios):
+    path = tmp_path / "curve.json"
+    path.write_text(json.dumps({"curves": {"128": [[1, 1.0]]}} | ({} if ratios is None else {"plain_over_stock": ratios})))
+    assert read_stock_costs(path) == {}
+    path.write_text("[]")
+    with pytest.raises(InputError, match="must be a file of curves"):
+        read_stock_costs(path)

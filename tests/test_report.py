@@ -20,6 +20,7 @@ from lookahead_bench.errors import InputError
 from lookahead_bench.report import plots, table, words
 from lookahead_bench.report.__main__ import main
 from lookahead_bench.report.html import render, write_html
+from lookahead_bench.report.predictions import predictions
 from lookahead_bench.report.runs import find_runs
 from tests import example_results
 from tests.example_results import BASELINES, METHODS, store_run
@@ -164,6 +165,15 @@ def test_the_noise_floor_is_a_share_of_passes(good):
     assert words.noise_floor(replace(good, summary=summary))[0].startswith(
         "humaneval: plain decoding differs from itself in 25% of 32 passes: the noise floor."
     )
+
+
+def test_a_prediction_is_said_with_where_it_is_from(good):
+    assert predictions(good) == []
+    summary = good.summary.assign(predicted_speedup=0.8 * good.summary["speedup"])
+    told = predictions(replace(good, summary=summary, provenance={"step_costs": [{"run": "the-cost-run"}]}))
+    assert re.match(r"humaneval: S over the stored c\(T\) predicts lookahead W5 N\d G5 1\.\d\d×, measured 1\.\d\d×; "
+                    r"measured over predicted, 5 methods: 1\.25 to 1\.25\.", told[0])  # fmt: skip
+    assert len(told) == 3 and "measured on its own, by the-cost-run" in told[2]
 
 
 def test_biased_control_is_said(good):
@@ -313,7 +323,8 @@ def test_grid_shows_every_cell(grid):
     figure, _ = drawn(plots.speedup_grid(grid, ["ngram", "window", "branches"]))
     shown = [text.get_text() for panel in figure.axes for text in panel.texts]
     cells = grid.summary[grid.summary["ngram"].notna()]
-    assert sorted(shown) == sorted(f"{speedup:.2f}" for speedup in cells["speedup"])
+    unsure = cells["verdict"] == "can't tell"
+    assert sorted(shown) == sorted(f"{speedup:.2f}" + "?" * doubt for speedup, doubt in zip(cells["speedup"], unsure))
 
 
 def test_grid_with_cells_that_failed(grid):

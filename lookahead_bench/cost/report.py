@@ -1,4 +1,4 @@
-"""What a cost sweep leaves beside the files that every sweep leaves: ``cost.csv``, its figure, stored curves, a table."""
+"""What a cost sweep leaves beside the files that every sweep leaves: ``cost.csv``, stored curves, a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rich.table import Table
 
 from lookahead_bench.cost.curve import cost_table
 from lookahead_bench.cost.library import save_curves
-from lookahead_bench.cost.plot import draw_cost
 from lookahead_bench.files import replace
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ def report_cost(store: ResultStore, plan: Plan, model: ModelSource, results_dir:
     if table.empty:
         return
     replace(store.folder / "cost.csv", table.to_csv(index=False).encode())
-    draw_cost(table, store.folder / "plots")
     for (executor, shape, _), lines in table.groupby(["executor", "shape", "top_k"], sort=False):
         _print_curve(console, f"c(T), {executor}, {shape} drafts, {lines['dtype'].iloc[0]}", lines)
     for path in save_curves(table, plan, model, store.folder, results_dir):

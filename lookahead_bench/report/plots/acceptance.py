@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
 from lookahead_bench.report import style
-from lookahead_bench.report.plots.common import MOST_BARS, dataset_names, drafting, labelled, most_bars, size, titled
+from lookahead_bench.report.plots.common import MOST_BARS, dataset_names, drafting, first_of, labelled, most_bars, size, titled
 from lookahead_bench.report.plots.drawing import Drawing
 from lookahead_bench.stats import acceptance_histogram as histogram
 
@@ -65,7 +65,7 @@ def acceptance_histogram(results: Results) -> Drawing:
     figure.legend(
         handles, labels, title="tokens emitted by a step", loc="outside lower center", ncols=max(1, most)
     )
-    figure.suptitle(titled(results, "Acceptance histogram"))
+    figure.suptitle(titled(results, "Acceptance histogram") + first_of(shown))
     return Drawing(figure, _data(shown, results.steps))
 
 

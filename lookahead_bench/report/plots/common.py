@@ -67,6 +67,17 @@ def labelled(cells: pd.DataFrame) -> pd.DataFrame:
     return cells.assign(name=cell_labels(cells))
 
 
+def variants(cells: pd.DataFrame) -> list[str]:
+    """What each cell is called without W, N and G: method, executor, requests at once and other parameters where they differ."""
+    return cell_labels(cells.assign(label=cells["strategy"]))
+
+
+def first_of(shown: pd.DataFrame, which: str = "first") -> str:
+    """A line for the title of a figure that has MOST_BARS cells of a data set at most; "" where it has all."""
+    most = int(shown.groupby("dataset").size().max()) if len(shown) else 0
+    return f"\nthe {which} {MOST_BARS} of {most} cells; all are in the CSV file" if most > MOST_BARS else ""
+
+
 def method(strategy: str, executor: str) -> str:
     """A method without its parameters: "lookahead", "lookahead, fork"."""
     return f"{strategy}, fork" if executor == "fork" else strategy

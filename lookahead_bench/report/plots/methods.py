@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lookahead_bench.report import style
-from lookahead_bench.report.plots.common import MOST_BARS, dataset_names, labelled, most_bars, size, titled
+from lookahead_bench.report.plots.common import MOST_BARS, dataset_names, first_of, labelled, most_bars, size, titled
 from lookahead_bench.report.plots.drawing import Drawing
 
 if TYPE_CHECKING:
@@ -45,6 +45,6 @@ def speedup_by_method(results: Results) -> Drawing:
         panel.grid(False, axis="y")
         panel.set_xlabel("speed-up over plain decoding (×)")
         panel.set_title(dataset)
-    figure.suptitle(titled(results, "Speed-up by method") + "\nhollow: can't tell from 1.0")
+    figure.suptitle(titled(results, "Speed-up by method") + "\nhollow: can't tell from 1.0" + first_of(shown, "fastest"))
     columns = ["dataset", "name", "executor", "tokens_per_second", "speedup", "speedup_low", "speedup_high", "verdict", "prompts"]
     return Drawing(figure, labelled(shown)[columns])

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lookahead_bench.report import style
-from lookahead_bench.report.plots.common import PARAMETERS, SYMBOLS, dataset_names, finish, share_y, size
+from lookahead_bench.report.plots.common import PARAMETERS, SYMBOLS, dataset_names, finish, share_y, size, variants
 from lookahead_bench.report.plots.drawing import Drawing
 from lookahead_bench.report.words import cell_labels
 
@@ -69,14 +69,11 @@ def _series(cells: pd.DataFrame, parameter: str) -> list[tuple[str, pd.DataFrame
     swept = cells.dropna(subset=[parameter])
     series = []
     fixed = [name for name in PARAMETERS if name != parameter]
-    for (strategy, executor, *values), group in swept.groupby(
-        ["strategy", "executor", *fixed], dropna=False, sort=False
-    ):
+    for (name, *values), group in swept.assign(name=variants(swept)).groupby(["name", *fixed], dropna=False, sort=False):
         if group[parameter].nunique() < 2:
             continue
         parts = [f"{SYMBOLS[n]}={v}" for n, v in zip(fixed, values, strict=True) if not pd.isna(v)]
-        label = strategy + (f" ({', '.join(parts)})" if parts else "")
-        label += ", fork" if executor == "fork" else ""
+        label = name + (f" ({', '.join(parts)})" if parts else "")
         series.append((label, group.sort_values(parameter)))
     return series
 
