@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from lookahead_bench.commandline import preflight, rewrite
-from lookahead_bench.config import CONF, options
+from lookahead_bench.config import CONF, options, register_methods
 from lookahead_bench.errors import ConfigError, InputError
+from lookahead_bench.strategy import INSTRUMENTS
+from lookahead_bench.usage import USAGE
 
 pytestmark = pytest.mark.unit
 
@@ -140,13 +146,45 @@ def test_the_command_says_it_on_stderr_and_exits_with_2(argv, status, said, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_names_every_group_and_sweep(tmp_path):
-    done = command(["--help"], tmp_path)
-    assert done.returncode == 0
-    for group in ("model", "dataset", "engine", "strategy", "sweep"):
-        listed = next(line for line in done.stdout.splitlines() if line.strip().startswith(f"{group}:"))
-        assert all(name in listed for name in options(group))
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_is_there_at_once_without_hydra(flag, tmp_path):
+    code = f"import sys; sys.argv = ['', '{flag}']; import lookahead_bench.__main__ as it; it.main(); print('hydra' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CONF.parent)
+    assert (done.stdout, done.stderr) == (f"{USAGE}False\n", "")
+    assert command([flag], tmp_path).stdout == USAGE
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_names_every_option_and_no_instrument():
+    words = set(re.findall(r"[\w.-]+", USAGE))
+    for group in ("model", "dataset", "engine", "strategy", "sweep"):
+        assert set(options(group)) - {*INSTRUMENTS, "custom"} <= words
+    assert words.isdisjoint(INSTRUMENTS)
+
+
+def test_every_key_of_the_help_is_one_and_has_the_default_that_it_says():
+    register_methods()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        keys = OmegaConf.to_container(compose("config"), resolve=True)
+    described = USAGE[USAGE.index("\nKeys") : USAGE.index("\nThe same command")]
+    lines = re.findall(r"^  (\S+) +(.*)$", described, re.MULTILINE)
+    assert len(lines) > 10
+    for key, meaning in lines:
+        value = keys
+        for part in key.split("."):
+            value = value[part]
+        if said := re.search(r"\[([^\]]+)\]$", meaning):
+            default = yaml.safe_load(said[1] if "," not in said[1] else said[0])
+            assert value is None if default in ("all", "false where there is a compiler") else value == default, key
+
+
+@pytest.mark.parametrize("line", [line for line in USAGE.splitlines() if re.match(r"  (--multirun )?\S+=\S+", line)])
+def test_examples_of_the_help_are_accepted(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.jsonl").touch()
+    for example in re.split(r"  or  ", re.match(r"  (.*?)(?:   +\S.*)?$", line)[1]):
+        arguments = example.replace("/path/to/model", str(tmp_path)).split()
+        assert preflight(rewrite(arguments))
 
 
 def test_cfg_shows_values(tmp_path):
@@ -158,7 +196,7 @@ def test_cfg_shows_values(tmp_path):
 
 def test_nothing_heavy_is_imported_before_a_run(tmp_path):
     code = (
-        "import sys; from lookahead_bench.commandline import preflight; import lookahead_bench.__main__;"
+        "import sys; from lookahead_bench.commandline import preflight; import lookahead_bench.application;"
         "preflight(['+sweep=grid']); print([m for m in ('torch', 'vllm', 'transformers', 'wandb', 'pandas')"
         " if m in sys.modules])"
     )
