@@ -12,6 +12,7 @@ from typing import Any
 from lookahead_bench.errors import ConfigError, InputError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
@@ -53,6 +54,20 @@ def check_name(key: str, value: object) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ConfigError(key, value, "a name of at most 64 letters, digits, '_', '-' and '.'")
     return value
+
+
+def check_method(key: str, value: object) -> str:
+    """Return what can be a method's name, or the ``module:Class`` of one that is not the project's, else refuse it."""
+    if not is_import_path(value):
+        return check_name(key, value)
+    if not _IMPORT_PATH.fullmatch(str(value)):
+        raise ConfigError(key, value, "module:Class, such as bigram:Bigram for the class Bigram of bigram.py")
+    return str(value)
+
+
+def is_import_path(value: object) -> bool:
+    """Whether a method is named by ``module:Class``, not by a name of the ``strategies`` folder or the stock engine."""
+    return isinstance(value, str) and ":" in value
 
 
 def check_folder(key: str, value: object) -> Path:

@@ -20,7 +20,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lookahead_bench.checks import nearest
+from lookahead_bench.checks import check_method, is_import_path, nearest
 from lookahead_bench.config import CONF, Config, from_hydra, options, register_methods
 from lookahead_bench.errors import ConfigError, InputError
 from lookahead_bench.methods import planned_methods
@@ -34,18 +34,27 @@ def rewrite(argv: Sequence[str]) -> list[str]:
 
     - ``model=X`` with X not a file of conf/model becomes ``model=custom model.path=X``; Hydra could
       not read a path or a hub id as the name of a group's option.
+    - ``strategy=module:Class`` becomes ``strategy=autoregressive strategy.name=module:Class``: the keys of a method
+      without parameters, under another name. What ``strategy.KEY=VALUE`` then sets is added, since no file has it.
     - ``sweep=X`` becomes ``+sweep=X``: sweep is a group that is not chosen by default.
     - ``--multirun`` may stand anywhere.
     - ``--cfg job`` shows values, not interpolations.
 
     Raises:
-        ConfigError: X is no model that is known, no existing path and no hub id.
+        ConfigError: X is no model that is known, no existing path and no hub id, or no import path can look as
+            module:Class does.
     """
+    multirun = "--multirun" in argv or "-m" in argv
+    own = any(argument.startswith("strategy=") and is_import_path(argument) for argument in argv)
     out: list[str] = []
     for argument in argv:
         key, equals, value = argument.partition("=")
         if key == "model" and equals:
-            out += _model(value, multirun="--multirun" in argv or "-m" in argv)
+            out += _model(value, multirun)
+        elif key == "strategy" and own:
+            out += _own_method(value, multirun)
+        elif key.startswith("strategy.") and own:
+            out.append(f"++{argument}")
         elif key == "sweep" and equals and value not in ("null", ""):
             out.append(f"+{argument}")
         else:
@@ -77,6 +86,14 @@ def _model_path(value: str) -> str:
         return value
     known = ", ".join(name for name in options("model") if name != "custom")
     raise ConfigError("model", value, f"one of {known}, an existing path, or a hub id such as org/name")
+
+
+def _own_method(value: str, multirun: bool) -> list[str]:
+    names = value.split(",") if multirun else [value]
+    if not all(map(is_import_path, names)):
+        raise ConfigError("strategy", value, "either names of conf/strategy only or module:Class only, in one multirun")
+    paths = ",".join(_quote(check_method("strategy", name)) for name in names)
+    return ["strategy=autoregressive", f"strategy.name={paths}"]
 
 
 def _quote(value: str) -> str:

@@ -16,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lookahead_bench.checks import check_folder, check_keys, check_name
+from lookahead_bench.checks import check_folder, check_keys, check_method, check_name, is_import_path
 from lookahead_bench.errors import ConfigError, InputError, check_int
 from lookahead_bench.records import StrategySpec
 from lookahead_bench.settings import DecodeConfig, EngineConfig, QualityConfig, RunConfig, SweepConfig, TrackingConfig
@@ -83,11 +83,15 @@ class Config:
     def method(self, name: str, key: str) -> StrategySpec:
         """The method's parameters: those of ``strategy.*`` if it is the chosen one, else ``methods.*``.
 
+        A ``module:Class`` that is not the chosen one has none but its own defaults.
+
         Raises:
             ConfigError: no such method; ``key`` is where its name was found.
         """
         if name == self.strategy.name:
             return self.strategy
+        if is_import_path(name):
+            return StrategySpec(name, {})
         if name not in self.methods:
             raise ConfigError(key, name, "one of " + ", ".join(self.methods))
         return self.methods[name]
@@ -148,6 +152,7 @@ def from_hydra(config: DictConfig) -> Config:
 def _method(key: str, node: Any) -> StrategySpec:
     if not isinstance(node, dict) or not isinstance(node.get("name"), str):
         raise ConfigError(key, node, "a method's keys with its name, as in conf/strategy")
+    check_method(f"{key}.name", node["name"])
     parameters = {parameter: value for parameter, value in node.items() if parameter != "name"}
     return StrategySpec(node["name"], parameters)
 
@@ -178,7 +183,7 @@ def _sweep(node: Any, strategy: str) -> SweepConfig:
         methods = _values("sweep.methods", node["methods"])
         names = None if methods is None else _names("sweep.methods", methods)
         return SweepConfig(name, None, {}, True, names, **several)
-    strategy = check_name("sweep.strategy", node.get("strategy", strategy))
+    strategy = check_method("sweep.strategy", node.get("strategy", strategy))
     if "variants" in node:
         return SweepConfig(name, strategy, {}, variants=_variants(node["variants"]), **several)
     if "grids" in node:
@@ -231,7 +236,7 @@ def _baselines(resolved: Mapping[str, Any]) -> tuple[str, ...]:
         return ("vllm",)
     names = _names(key, _values(key, value) or ())
     for name in names:
-        if name not in resolved["methods"]:
+        if name not in resolved["methods"] and not is_import_path(name):
             raise ConfigError(key, name, "one of " + ", ".join(sorted(resolved["methods"])))
     return ("vllm", *(name for name in dict.fromkeys(names) if name != "vllm"))
 
@@ -247,7 +252,7 @@ def _values(key: str, value: Any) -> tuple[object, ...] | None:
 
 
 def _names(key: str, values: Iterable[object]) -> tuple[str, ...]:
-    return tuple(check_name(key, value) for value in values)
+    return tuple(check_method(key, value) for value in values)
 
 
 def _build(cls: type[T], key: str, node: Any) -> T:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from lookahead_bench.checks import check_choice
+from lookahead_bench.checks import check_choice, is_import_path
 from lookahead_bench.config import Config
 from lookahead_bench.cost.choose import checkable
 from lookahead_bench.drafters import DRAFT_MODEL
@@ -92,7 +92,7 @@ def shares_pool(spec: StrategySpec) -> bool:
 
 def is_stock(name: str) -> bool:
     """Whether a method is the stock engine's own."""
-    return name.startswith("vllm")
+    return name.startswith("vllm") and not is_import_path(name)
 
 
 def _swept(config: Config) -> Iterable[Method]:

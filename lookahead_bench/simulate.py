@@ -23,6 +23,17 @@ def periodic_target(period: Sequence[int]) -> Target:
     return lambda context: period[len(context) % len(period)]
 
 
+def stored_target(text: Sequence[int]) -> Target:
+    """The next token of ``text``; NO_CHOICE after any other context, where a stored text says nothing."""
+    text = list(text)
+
+    def target(context: Sequence[int]) -> int:
+        size = len(context)
+        return text[size] if size < len(text) and text[:size] == list(context) else NO_CHOICE
+
+    return target
+
+
 def greedy(target: Target, prompt: Sequence[int], new_tokens: int) -> list[int]:
     """Plain decoding."""
     text = list(prompt)
@@ -48,6 +59,21 @@ def target_step(
     verdict = verify(tree, choices)
     ranked = tuple(top_k) if wants_top_k else None
     return Step(tree, tuple(choices), verdict.path, verdict.tokens, ranked)
+
+
+def replay(strategy: Strategy, prompt: Sequence[int], output: Sequence[int]) -> int:
+    """Passes after the prefill that a strategy takes to a stored output, against which its drafts are held.
+
+    No model is needed. A strategy that learns from emitted tokens alone takes as many with the model; one that learns from
+    the target's choices beside the output as well does not see them here.
+
+    Raises:
+        ValueError: the strategy wants the target's rankings, which no output has.
+    """
+    if strategy.wants_top_k:
+        raise ValueError("the strategy wants the target's rankings, which a stored output does not have")
+    _, drafts = decode(strategy, stored_target([*prompt, *output]), prompt, len(output), 0)
+    return len(drafts)
 
 
 def decode(

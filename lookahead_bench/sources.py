@@ -16,6 +16,8 @@ from pathlib import Path
 from lookahead_bench.strategy import find_strategy
 
 PACKAGE = Path(__file__).resolve().parent
+PROJECT = (PACKAGE.name, "strategies")
+INSTALLED = "site-packages"
 ASKED = ("asking.py", "data/encode.py", "engine/session.py", "engine/settings.py", "engine/sampling.py")
 """What every engine is asked and how its answers are counted and timed, the stock engine's too."""
 VERIFYING = ("tree.py", "verify.py", "pools.py", "engine")
@@ -51,15 +53,20 @@ def digest(files: Iterable[Path]) -> str:
 def module_files(name: str) -> set[Path]:
     """The file of an imported module, and those of the modules of this project that it imports, and so on.
 
-    Modules of a package that isn't this project's count where ``name`` is of that package too.
+    Modules that aren't this project's count where they are of the same package as ``name``, or lie beside or below its
+    file and not among installed packages.
     """
-    packages = {PACKAGE.name, name.partition(".")[0]}
+    packages = {*PROJECT, name.partition(".")[0]}
+    beside = Path(str(sys.modules[name].__file__)).parent
     found: dict[str, Path] = {}
     waiting = [name]
     while waiting:
         module = sys.modules.get(current := waiting.pop())
         file = getattr(module, "__file__", None)
-        if current in found or file is None or current.partition(".")[0] not in packages:
+        if current in found or file is None:
+            continue
+        own = Path(file).is_relative_to(beside) and INSTALLED not in Path(file).parts
+        if not own and current.partition(".")[0] not in packages:
             continue
         found[current] = Path(file)
         waiting += _imported(Path(file))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
-from lookahead_bench.errors import ConfigError
+from lookahead_bench.errors import ConfigError, InputError, check_int
 from lookahead_bench.tree import TokenTree
 
 
@@ -65,6 +65,9 @@ class Strategy(Protocol):
 INSTRUMENTS = {"filler": "lookahead_bench.cost.filler:Filler"}
 """What measures and is no method of decoding, so not among those that are compared: name to module:Class."""
 
+MAX_OWN = 4096
+"""Most drafts of a step and most ranked tokens that a class outside the ``strategies`` folder may ask for."""
+
 _REGISTRY: dict[str, type] = {}
 T = TypeVar("T", bound=type)
 
@@ -103,9 +106,13 @@ def find_strategy(name: str) -> type:
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            return getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError("strategy", name, f"importable as module:Class ({error})") from error
+            found = getattr(importlib.import_module(module), attribute)
+        except Exception as error:
+            # Whatever the user's file does when it is imported.
+            raise ConfigError("strategy", name, f"importable as module:Class ({_said(error)})") from error
+        if not inspect.isclass(found):
+            raise ConfigError("strategy", name, "a class, as module:Class")
+        return found
     known = strategies()
     if name not in known:
         raise ConfigError("strategy", name, "one of " + ", ".join(known) + ", or module:Class")
@@ -116,7 +123,8 @@ def make_strategy(name: str, **parameters: object) -> Strategy:
     """A fresh strategy object for one request.
 
     Raises:
-        ConfigError: no such method, no such parameter, or a parameter out of range.
+        ConfigError: no such method, no such parameter, a parameter out of range or missing, or a class that is no
+            Strategy.
     """
     method = find_strategy(name)
     accepted = tuple(inspect.signature(method).parameters)
@@ -126,4 +134,23 @@ def make_strategy(name: str, **parameters: object) -> Strategy:
             raise ConfigError(
                 f"strategy.{key}", value, f"left out: {name} has no such parameter (it takes {takes})"
             )
-    return method(**parameters)
+    if ":" not in name:
+        return method(**parameters)
+    try:
+        made = method(**parameters)
+    except InputError:
+        raise
+    except Exception as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in parameters.items())
+        raise ConfigError("strategy", name, f"a class that can be made with ({given}): {_said(error)}") from error
+    missing = [part for part in ("max_drafts", "wants_top_k", "begin", "draft", "observe") if not hasattr(made, part)]
+    if missing:
+        raise ConfigError("strategy", name, f"a Strategy (lookahead_bench/strategy.py); it has no {', '.join(missing)}")
+    for bound in ("max_drafts", "wants_top_k"):
+        check_int(f"{name}.{bound}", getattr(made, bound), 0, MAX_OWN)
+    return made
+
+
+def _said(error: Exception) -> str:
+    """An error of code that is not the project's, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
@@ -31,6 +32,16 @@ OUTSIDE = ("wandb sync",)
 """Commands that need a network or an account."""
 
 
+def files(page: Path) -> dict[str, str]:
+    """The files that a page has the reader write: "`name.py`:" and a block of Python."""
+    return dict(re.findall(r"^`(\w+\.py)`:\n\n```python\n(.*?)```", page.read_text(), re.DOTALL | re.MULTILINE))
+
+
+def output(page: Path, command: str) -> str:
+    """What a page shows below a command."""
+    return re.search(rf"^\$ {re.escape(command)}\n(.*?)(?=^\$ |^```)", page.read_text(), re.DOTALL | re.MULTILINE)[1]
+
+
 def commands(page: Path) -> list[list[str]]:
     """What follows "$ " in the page's console blocks; lines that end in a backslash go on."""
     blocks = re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
@@ -53,6 +64,12 @@ def results(tmp_path_factory):
 @pytest.mark.parametrize(("page", "command"), COMMANDS, ids=lambda value: value if isinstance(value, str) else " ".join(value))
 def test_command_is_one_that_runs(page, command, results, tmp_path, monkeypatch, capsys):
     """Reports and comparisons are run on the committed run; a benchmark's settings are checked as the command checks them."""
+    path = next(each for each in PAGES if each.name == page)
+    own = files(path)
+    for name, text in own.items():
+        (tmp_path / name).write_text(text)
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
     match command:
         case ["make", *targets]:
             targets = [target for target in targets if "=" not in target]
@@ -72,6 +89,11 @@ def test_command_is_one_that_runs(page, command, results, tmp_path, monkeypatch,
         case [start, "-m", module, *_] if start == PYTHON:
             shown = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
             assert "usage:" in shown.stdout
+        case [start, script] if start == PYTHON and script in own:
+            (tmp_path / "results").symlink_to(ROOT / "results")
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            shown = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+            assert shown.stdout == output(path, f"{PYTHON} {script}"), shown.stderr
         case [start, script, *_] if start == PYTHON:
             assert (ROOT / script).is_file()
         case ["pip" | "export" | "git", *_]:
